@@ -1,0 +1,85 @@
+//! Everything that travels on an edge of the physical graph.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use super::clock::Timestamp;
+
+/// How the rows of a batch are laid out; see `wit/plugin.wit`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum BatchKind {
+    /// Rows with headers, see [`engine_rows::row`].
+    Rows,
+    /// Lines of text, each ended by `\n`.
+    Lines,
+}
+
+/// Rows laid out one behind the other.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RecordBatch {
+    /// Layout of `data`.
+    pub kind: BatchKind,
+    /// Rows in `data`.
+    pub count: u32,
+    /// The rows.
+    pub data: Bytes,
+}
+
+/// Whether an input takes part in the watermark.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum WatermarkStatus {
+    /// Watermarks are expected.
+    Active,
+    /// The input is left out until it is active again.
+    Idle,
+}
+
+/// Whether operators flush when their input ends.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum StopMode {
+    /// The watermark went to the end of time; operators finish.
+    Drain,
+    /// Stopped to go on from a savepoint; operators do not finish.
+    NoDrain,
+}
+
+/// A marker that measures the way from a source to a sink.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LatencyMarker {
+    /// Processing time at which the source sent it.
+    pub marked: Timestamp,
+    /// Node id of the source in the stream graph.
+    pub source: u32,
+    /// Zero-based.
+    pub source_subtask_index: u32,
+}
+
+/// Separates the records before a checkpoint from those after it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CheckpointBarrier {
+    /// The checkpoint.
+    pub checkpoint_id: u64,
+    /// Processing time at which the coordinator triggered it.
+    pub triggered: Timestamp,
+}
+
+/// One thing that travels on an edge.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum StreamElement {
+    /// Rows.
+    Records(RecordBatch),
+    /// No more rows at or below the timestamp are expected.
+    Watermark(Timestamp),
+    /// The producer became idle, or active again.
+    WatermarkStatus(WatermarkStatus),
+    /// Sent to one channel only.
+    LatencyMarker(LatencyMarker),
+    /// See [`CheckpointBarrier`].
+    CheckpointBarrier(CheckpointBarrier),
+    /// The checkpoint was given up; takes the place of its barrier.
+    CancelCheckpoint(u64),
+    /// No more rows follow.
+    EndOfData(StopMode),
+    /// Nothing follows.
+    EndOfPartition,
+}

@@ -1,0 +1,8 @@
+//! A stream engine whose user code is WebAssembly. The modules in reading order:
+
+pub mod base;
+pub mod graph;
+pub mod protocol;
+pub mod wasm;
+pub mod connector;
+pub mod task_manager;

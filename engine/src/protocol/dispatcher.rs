@@ -1,0 +1,111 @@
+//! What a Dispatcher receives, and what it answers to clients.
+
+use serde::{Deserialize, Serialize};
+
+use super::job_details::{JobDetails, JobOverview, TaskExecutorDetails};
+use crate::{
+    base::{
+        ids::{JobId, JobMasterId},
+        status::JobStatus,
+    },
+    graph::job_graph::JobGraph,
+};
+
+/// What a Dispatcher receives.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[expect(clippy::large_enum_variant, reason = "control messages are few")]
+pub enum DispatcherMessage {
+    /// A client asks; the answer goes to the sender with the same number.
+    Request(u64, DispatcherRequest),
+    /// A JobMaster entered a state.
+    JobStatusChanged(JobStatusChanged),
+    /// A JobMaster ended; the details are the last ones.
+    JobTerminated(JobTerminated),
+    /// A JobMaster answers [`super::job_master::JobMasterMessage::RequestDetails`].
+    JobDetails(u64, JobDetails),
+    /// The ResourceManager answers `ResourceManagerMessage::RequestTaskExecutors`.
+    TaskExecutors(u64, Vec<TaskExecutorDetails>),
+}
+
+/// A job's state changed.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct JobStatusChanged {
+    /// The JobMaster's leadership.
+    pub job_master: JobMasterId,
+    /// The new overview.
+    pub overview: JobOverview,
+}
+
+/// A job ended.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct JobTerminated {
+    /// The JobMaster's leadership.
+    pub job_master: JobMasterId,
+    /// All there is to know of the job.
+    pub details: JobDetails,
+}
+
+/// What a client may ask.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[expect(clippy::large_enum_variant, reason = "control messages are few")]
+pub enum DispatcherRequest {
+    /// Runs a job; its plugin and artifacts are in the blob store.
+    SubmitJob(JobGraph),
+    /// Cancels a job.
+    CancelJob(JobId),
+    /// Lists running and ended jobs.
+    ListJobs,
+    /// Tells all about a job.
+    JobDetails(JobId),
+    /// Answers when the job has ended.
+    AwaitTermination(JobId),
+    /// Lists TaskExecutors.
+    ListTaskExecutors,
+    /// Cancels all jobs and ends the cluster.
+    Shutdown,
+}
+
+/// Answer to a [`DispatcherRequest`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[expect(clippy::large_enum_variant, reason = "control messages are few")]
+pub enum DispatcherResponse {
+    /// The job was persisted and its JobMaster started; or cancelling began; or the cluster ends.
+    Acknowledged,
+    /// Answer to `ListJobs`.
+    Jobs(Vec<JobOverview>),
+    /// Answer to `JobDetails` and `AwaitTermination`.
+    Details(JobDetails),
+    /// Answer to `ListTaskExecutors`.
+    TaskExecutors(Vec<TaskExecutorDetails>),
+    /// The request was refused.
+    Refused(DispatcherError),
+}
+
+/// A Dispatcher refuses a request.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
+pub enum DispatcherError {
+    /// No such job.
+    #[error("there is no job {0}")]
+    UnknownJob(JobId),
+    /// The id is taken by a job that has not ended.
+    #[error("job {0} has been submitted already")]
+    DuplicateJob(JobId),
+    /// The id is taken by a job that has ended.
+    #[error("job {0} has been submitted already and has ended as {1}")]
+    DuplicateEndedJob(JobId, JobStatus),
+    /// Only some vertices have explicit resources.
+    #[error("some vertices of the job have resources set and others have not: set them for all or none ({0})")]
+    PartialResources(String),
+    /// The job cannot be cancelled, since it has ended.
+    #[error("job {0} has ended as {1} and cannot be cancelled")]
+    AlreadyEnded(JobId, JobStatus),
+    /// The graph cannot be run.
+    #[error("{0}")]
+    InvalidJob(String),
+    /// The job could not be stored.
+    #[error("the job could not be stored: {0}")]
+    Storage(String),
+    /// There is no leader.
+    #[error("there is no leading {0} at the moment; try again")]
+    NoLeader(String),
+}

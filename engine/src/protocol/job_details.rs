@@ -1,0 +1,137 @@
+//! What can be known of a job, running or ended: the JobMaster makes it, REST and
+//! the command line show it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::job_master::{FailureCause, TaskMetrics};
+use crate::base::{
+    clock::Timestamp,
+    config::Configuration,
+    ids::{ExecutionAttemptId, JobId, JobVertexId, ResourceId},
+    status::{ExecutionState, JobStatus},
+};
+
+/// A line of the list of jobs.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct JobOverview {
+    /// The job.
+    pub job: JobId,
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub status: JobStatus,
+    /// When it was submitted.
+    pub started: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// When its state last changed.
+    pub last_modified: Timestamp,
+    /// Number of subtasks by state.
+    pub tasks: BTreeMap<ExecutionState, u32>,
+}
+
+/// A job with its history.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct JobDetails {
+    /// The job.
+    pub job: JobId,
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub status: JobStatus,
+    /// When each state was last entered.
+    pub timestamps: BTreeMap<JobStatus, Timestamp>,
+    /// In topological order.
+    pub vertices: Vec<VertexDetails>,
+    /// Flink's JSON plan.
+    pub json_plan: String,
+    /// All settings.
+    pub configuration: Configuration,
+    /// The strategy that decides over restarts, as a sentence.
+    pub restart_strategy: String,
+    /// Restarts so far.
+    pub restarts: u64,
+    /// Why the job failed or was last restarted.
+    pub root_failure: Option<FailureEntry>,
+    /// Failures, the newest first.
+    pub failures: Vec<FailureEntry>,
+}
+
+/// One failure of a job.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct FailureEntry {
+    /// When.
+    pub time: Timestamp,
+    /// Why.
+    pub cause: FailureCause,
+    /// Name of the task with its subtask, as "Map (3/8)"; none: the job as a whole.
+    pub task_name: Option<String>,
+    /// Where the task ran.
+    pub task_executor: Option<ResourceId>,
+}
+
+/// A vertex.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct VertexDetails {
+    /// The vertex.
+    pub id: JobVertexId,
+    /// Its name.
+    pub name: String,
+    /// Number of subtasks.
+    pub parallelism: u32,
+    /// Number of key groups.
+    pub max_parallelism: u32,
+    /// Its slot sharing group.
+    pub slot_sharing_group: String,
+    /// Names of its operators by node id.
+    pub operators: Vec<(u32, String)>,
+    /// By subtask index.
+    pub subtasks: Vec<SubtaskDetails>,
+}
+
+/// A subtask with its attempts.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct SubtaskDetails {
+    /// The current attempt.
+    pub current: AttemptDetails,
+    /// Former attempts that are kept, the oldest first.
+    pub former: Vec<AttemptDetails>,
+}
+
+/// An attempt.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct AttemptDetails {
+    /// The attempt.
+    pub attempt: ExecutionAttemptId,
+    /// Its state.
+    pub state: ExecutionState,
+    /// When each state was entered.
+    pub timestamps: BTreeMap<ExecutionState, Timestamp>,
+    /// Where it runs or ran.
+    pub task_executor: Option<ResourceId>,
+    /// Its counters as last reported.
+    pub metrics: TaskMetrics,
+    /// Why it failed.
+    pub failure: Option<FailureCause>,
+}
+
+/// A TaskExecutor.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TaskExecutorDetails {
+    /// Its id.
+    pub id: ResourceId,
+    /// Number of its slots.
+    pub slots: u32,
+    /// Those without a job.
+    pub free_slots: u32,
+    /// Jobs of the slots that have one.
+    pub allocated: Vec<JobId>,
+    /// When it last gave a sign of life.
+    pub last_heartbeat: Timestamp,
+    /// CPU cores of its machine.
+    pub cpu_cores: u32,
+    /// Bytes of memory of its machine.
+    pub memory_bytes: u64,
+}

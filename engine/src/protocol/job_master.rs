@@ -1,0 +1,184 @@
+//! What a JobMaster receives from TaskExecutors.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    base::ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
+    connector::{Committable, SplitAssignment},
+};
+
+/// State of a task as its TaskExecutor reports it.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum TaskState {
+    /// The thread was started; operators are opened.
+    Initializing,
+    /// Records are processed.
+    Running,
+    /// Ended at the end of its input.
+    Finished,
+    /// Ended because it was told to.
+    Canceled,
+    /// Ended by an error.
+    Failed,
+}
+
+/// Whose fault a failure is, and whether a restart can help.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum Recoverability {
+    /// The restart strategy decides.
+    Recoverable,
+    /// The job fails at once.
+    Unrecoverable,
+}
+
+/// Why a task failed.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct FailureCause {
+    /// Stable name of the kind of failure, for example "guest-panic" or "connector".
+    pub code: String,
+    /// One line: what, where (plugin, operator, subtask, entry point, position) and what to do.
+    pub message: String,
+    /// Further detail, such as a backtrace; may have several lines or be empty.
+    pub detail: String,
+    /// Whether a restart can help.
+    pub recoverability: Recoverability,
+}
+
+/// Counters of one task since its start.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct TaskMetrics {
+    /// Rows that came in: from gates, or from the source.
+    pub records_in: u64,
+    /// Rows that went out: to partitions, or to sinks.
+    pub records_out: u64,
+    /// Bytes that came in.
+    pub bytes_in: u64,
+    /// Bytes that went out.
+    pub bytes_out: u64,
+    /// Milliseconds for which there was nothing to do.
+    pub idle_ms: u64,
+    /// Milliseconds for which the outputs were full.
+    pub back_pressured_ms: u64,
+    /// Milliseconds of work.
+    pub busy_ms: u64,
+    /// CPU time of the task's thread in nanoseconds.
+    pub cpu_ns: u64,
+    /// Watermark over all inputs, milliseconds since the epoch.
+    pub input_watermark: Option<i64>,
+    /// Rows that were refused and skipped or put aside.
+    pub rejected_rows: u64,
+    /// Bytes of guest memory.
+    pub guest_memory_bytes: u64,
+    /// Log lines that were dropped.
+    pub log_lines_dropped: u64,
+    /// Further metrics by operator name and metric name, the guests' among them.
+    pub operators: Vec<OperatorMetric>,
+}
+
+/// A metric of one operator.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct OperatorMetric {
+    /// Node id.
+    pub node: u32,
+    /// Name, for example "numRecordsIn".
+    pub name: String,
+    /// Value.
+    pub value: f64,
+}
+
+/// Report of a task's state.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct TaskExecutionStateUpdate {
+    /// The attempt.
+    pub attempt: ExecutionAttemptId,
+    /// The state it entered.
+    pub state: TaskState,
+    /// Why, if it failed.
+    pub cause: Option<FailureCause>,
+    /// Its counters.
+    pub metrics: TaskMetrics,
+    /// What its sinks finished, by node id; only with `Finished`.
+    pub committables: Vec<(u32, Vec<Committable>)>,
+}
+
+/// A reader asks its source's enumerator for a split; answered by
+/// [`super::task_executor::SplitAssigned`].
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SplitRequest {
+    /// The attempt of the asking task.
+    pub attempt: ExecutionAttemptId,
+    /// Node id of the source.
+    pub node: u32,
+}
+
+/// Answer to [`SplitRequest`].
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SplitAnswer {
+    /// The attempt of the asking task.
+    pub attempt: ExecutionAttemptId,
+    /// Node id of the source.
+    pub node: u32,
+    /// The answer.
+    pub assignment: SplitAssignment,
+}
+
+/// A slot that a TaskExecutor offers.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SlotOffer {
+    /// The allocation that asked for it.
+    pub allocation: AllocationId,
+    /// The slot.
+    pub slot: SlotId,
+}
+
+/// Origin of slots.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SlotOffers {
+    /// The offering TaskExecutor.
+    pub task_executor: ResourceId,
+    /// Its offers.
+    pub offers: Vec<SlotOffer>,
+}
+
+/// What a JobMaster receives. The envelope's fence is the `JobMasterId`, except
+/// for answers to its registration.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub enum JobMasterMessage {
+    /// The ResourceManager accepted the registration.
+    RegisteredAtResourceManager(ResourceManagerId),
+    /// The ResourceManager refused the registration.
+    ResourceManagerRefused(String),
+    /// The ResourceManager lives.
+    ResourceManagerHeartbeat,
+    /// The ResourceManager cannot give the job as many slots as it needs; how many there are.
+    NotEnoughSlots(u32),
+    /// A TaskExecutor that has slots for this job registers.
+    RegisterTaskExecutor(ResourceId),
+    /// A TaskExecutor offers slots.
+    OfferSlots(SlotOffers),
+    /// A task entered a state.
+    UpdateTaskExecutionState(TaskExecutionStateUpdate),
+    /// A TaskExecutor did not take a task.
+    TaskRefused(ExecutionAttemptId, String),
+    /// A reader asks for a split.
+    RequestSplit(SplitRequest),
+    /// A TaskExecutor lives.
+    TaskExecutorHeartbeat(TaskExecutorHeartbeat),
+    /// A TaskExecutor goes, or lost its slots.
+    DisconnectTaskExecutor(ResourceId, String),
+    /// The Dispatcher tells to cancel the job.
+    Cancel,
+    /// The Dispatcher asks for details; answered with the same number.
+    RequestDetails(u64),
+    /// The Dispatcher lost its leadership or ends: suspend.
+    Suspend(String),
+}
+
+/// A TaskExecutor's sign of life to a JobMaster.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct TaskExecutorHeartbeat {
+    /// The TaskExecutor.
+    pub task_executor: ResourceId,
+    /// All attempts of the job that it has, with their counters: the deployment report.
+    pub tasks: Vec<(ExecutionAttemptId, TaskMetrics)>,
+}

@@ -1,0 +1,8 @@
+//! The messages of the control plane: one file per receiver.
+
+pub mod rpc;
+pub mod dispatcher;
+pub mod resource_manager;
+pub mod job_master;
+pub mod task_executor;
+pub mod job_details;
