@@ -5,7 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     base::{
         config::Configuration,
-        ids::{AllocationId, ExecutionAttemptId, IntermediateDataSetId, JobId, JobVertexId, ResultPartitionId},
+        ids::{
+            AllocationId, ExecutionAttemptId, IntermediateDataSetId, JobId, JobMasterId, JobVertexId,
+            ResourceManagerId, ResultPartitionId, SlotId,
+        },
     },
     graph::job_graph::{Artifact, Grants, JobVertex, ProgramSpec},
     protocol::job_master::SplitAnswer,
