@@ -6,11 +6,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    dispatcher::{DispatcherMessage, DispatcherResponse},
+    dispatcher::{DispatcherError, DispatcherMessage, DispatcherRequest, DispatcherResponse},
     job_master::JobMasterMessage,
     resource_manager::ResourceManagerMessage,
     task_executor::TaskExecutorMessage,
 };
+use tokio::sync::{mpsc, oneshot};
+
+use crate::base::clock::Timestamp;
 use crate::base::ids::{DispatcherId, JobId, JobMasterId, ResourceId, ResourceManagerId};
 
 /// A component.
@@ -68,4 +71,60 @@ pub struct Envelope {
     pub fence: Fence,
     /// The message.
     pub message: Message,
+}
+
+/// A component of the control plane: decides, and leaves acting to its loop. The
+/// loop hands it one message at a time and wakes it at its next deadline; tests
+/// call it directly, on a clock of their own.
+pub trait Endpoint {
+    /// Called once, before any message; returns what to send.
+    fn on_start(&mut self, now: Timestamp) -> Vec<Envelope>;
+
+    /// Takes one message; returns what to send.
+    fn on_message(&mut self, envelope: Envelope, now: Timestamp) -> Vec<Envelope>;
+
+    /// Called when [`Endpoint::next_deadline`] has come; returns what to send.
+    fn on_deadline(&mut self, now: Timestamp) -> Vec<Envelope>;
+
+    /// When to call [`Endpoint::on_deadline`]; asked after each call.
+    fn next_deadline(&self) -> Option<Timestamp>;
+
+    /// True when the loop is to end; asked after each call.
+    fn is_terminated(&self) -> bool;
+}
+
+/// A request of a client in this process, with where its answer goes.
+#[derive(Debug)]
+pub struct ClientCall {
+    /// The request.
+    pub request: DispatcherRequest,
+    /// Takes the answer.
+    pub reply: oneshot::Sender<DispatcherResponse>,
+}
+
+/// Asks the leading Dispatcher.
+#[derive(Clone, Debug)]
+pub struct DispatcherGateway {
+    calls: mpsc::Sender<ClientCall>,
+}
+
+impl DispatcherGateway {
+    /// Makes a gateway whose calls arrive at the other end of `calls`.
+    pub fn new(calls: mpsc::Sender<ClientCall>) -> Self {
+        Self { calls }
+    }
+
+    /// Sends a request and waits for the answer.
+    ///
+    /// # Errors
+    /// Returns the Dispatcher's refusal, or that there is no Dispatcher.
+    pub async fn request(&self, request: DispatcherRequest) -> Result<DispatcherResponse, DispatcherError> {
+        let no_leader = || DispatcherError::NoLeader("Dispatcher".to_owned());
+        let (reply, answer) = oneshot::channel();
+        self.calls.send(ClientCall { request, reply }).await.map_err(|_| no_leader())?;
+        match answer.await.map_err(|_| no_leader())? {
+            DispatcherResponse::Refused(error) => Err(error),
+            response => Ok(response),
+        }
+    }
 }

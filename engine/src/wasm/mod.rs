@@ -166,7 +166,7 @@ pub struct SegmentOutput {
     pub node: u32,
     /// Side output; none: main output.
     pub side_output: Option<String>,
-    /// Selector that fills the key hash.
+    /// What shapes the rows; see `graph.stream-edge.selector`.
     pub selector: Option<u32>,
     /// Channels that a custom partitioner chooses from.
     pub channels: u32,
@@ -189,8 +189,6 @@ pub struct SegmentContext {
     pub attempt: u32,
     /// Nodes of the segment, first the one that rows enter.
     pub nodes: Vec<u32>,
-    /// Node whose rows pass through, if `nodes` is empty.
-    pub pass_through: Option<u32>,
     /// Exits.
     pub outputs: Vec<SegmentOutput>,
 }
