@@ -5,3 +5,4 @@
 pub mod row;
 pub mod key_hash;
 pub mod descriptor;
+pub mod json;
