@@ -6,3 +6,4 @@ pub mod row;
 pub mod key_hash;
 pub mod descriptor;
 pub mod json;
+pub mod csv;
