@@ -52,7 +52,8 @@ fn sources() -> Vec<(PathBuf, String)> {
 
 #[test]
 fn every_file_says_what_it_holds() {
-    let silent: Vec<_> = sources().into_iter().filter(|(_, text)| !text.starts_with("//!")).map(|(path, _)| path).collect();
+    let silent: Vec<_> =
+        sources().into_iter().filter(|(_, text)| !text.starts_with("//!")).map(|(path, _)| path).collect();
     assert!(silent.is_empty(), "files without module documentation: {silent:?}");
 }
 
@@ -101,7 +102,9 @@ fn modules_import_only_what_the_table_allows() {
                 if in_group {
                     in_group = line != "};";
                     if line.starts_with("    ") && !line.starts_with("     ") {
-                        names.extend(line.trim().split(|c: char| !(c.is_alphanumeric() || c == '_')).next().map(str::to_owned));
+                        names.extend(
+                            line.trim().split(|c: char| !(c.is_alphanumeric() || c == '_')).next().map(str::to_owned),
+                        );
                     }
                 }
                 let known: BTreeSet<&str> = IMPORTS.iter().map(|(name, _)| *name).collect();
