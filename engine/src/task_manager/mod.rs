@@ -1,5 +1,7 @@
 //! Runs tasks: the TaskExecutor with its slots, and one OS thread per task.
 
+pub mod network;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
