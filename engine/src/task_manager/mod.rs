@@ -1,6 +1,7 @@
 //! Runs tasks: the TaskExecutor with its slots, and one OS thread per task.
 
 pub mod network;
+pub mod operator;
 
 use std::sync::Arc;
 
