@@ -517,10 +517,10 @@ pub fn format_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     match millis {
         0 => "0 ms".to_owned(),
-        _ if millis % 86_400_000 == 0 => format!("{} d", millis / 86_400_000),
-        _ if millis % 3_600_000 == 0 => format!("{} h", millis / 3_600_000),
-        _ if millis % 60_000 == 0 => format!("{} min", millis / 60_000),
-        _ if millis % 1000 == 0 => format!("{} s", millis / 1000),
+        _ if millis.is_multiple_of(86_400_000) => format!("{} d", millis / 86_400_000),
+        _ if millis.is_multiple_of(3_600_000) => format!("{} h", millis / 3_600_000),
+        _ if millis.is_multiple_of(60_000) => format!("{} min", millis / 60_000),
+        _ if millis.is_multiple_of(1000) => format!("{} s", millis / 1000),
         _ => format!("{millis} ms"),
     }
 }
