@@ -8,7 +8,11 @@ use std::fmt;
 use engine_rows::descriptor::ParseDescriptorError;
 
 use super::stream_graph::{Partitioner, StreamEdge, StreamNode};
-use crate::base::{config::ConfigError, ids::OperatorId, key_group::MAX_PARALLELISM_LIMIT};
+use crate::base::{
+    config::ConfigError,
+    ids::OperatorId,
+    key_group::MAX_PARALLELISM_LIMIT,
+};
 
 /// Errors that are kept; those above are counted.
 pub const ERRORS_MAX: usize = 100;

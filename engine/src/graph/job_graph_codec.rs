@@ -35,9 +35,7 @@ pub enum DecodeJobGraphError {
     #[error("not a job graph: the file does not begin with \"engineJG\"")]
     Magic,
     /// Made by another version of the engine.
-    #[error(
-        "the job graph has the version {found}, this engine reads version {VERSION}: submit it with the same version"
-    )]
+    #[error("the job graph has the version {found}, this engine reads version {VERSION}: submit it with the same version")]
     Version {
         /// As found.
         found: u32,

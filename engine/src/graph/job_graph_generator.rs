@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     chaining::{Chain, Chaining},
     error::{Errors, GraphError, InvalidGraph, NodeName},
-    job_graph::{Artifact, ChainedOperator, Grants, IntermediateDataSet, JobEdge, JobGraph, JobVertex, ProgramSpec},
+    job_graph::{
+        Artifact, ChainedOperator, Grants, IntermediateDataSet, JobEdge, JobGraph, JobVertex, ProgramSpec,
+    },
     operator_ids, plan,
     resolved::ResolvedStreamGraph,
     stream_graph::StreamGraph,

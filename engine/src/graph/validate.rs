@@ -44,10 +44,7 @@ pub const TYPE_BYTES_MAX: usize = 65_536;
 ///
 /// # Errors
 /// Returns all that is wrong.
-pub fn validate(
-    stream_graph: &StreamGraph,
-    configuration: &Configuration,
-) -> Result<ResolvedStreamGraph, InvalidGraph> {
+pub fn validate(stream_graph: &StreamGraph, configuration: &Configuration) -> Result<ResolvedStreamGraph, InvalidGraph> {
     check_sizes(stream_graph)?;
     let mut errors = Errors::default();
     let effective = effective_configuration(stream_graph, configuration, &mut errors);
@@ -108,11 +105,7 @@ fn check_job(stream_graph: &StreamGraph, effective: &Configuration, errors: &mut
         check_length(|| format!("the setting {}", super::error::quoted(key)), "value", value, VALUE_BYTES_MAX, errors);
     }
     let parallelisms = [
-        (
-            &options::PARALLELISM.key,
-            Some(effective.get(&options::PARALLELISM)),
-            origin_of(effective, &options::PARALLELISM),
-        ),
+        (&options::PARALLELISM.key, Some(effective.get(&options::PARALLELISM)), origin_of(effective, &options::PARALLELISM)),
         (
             &options::MAX_PARALLELISM.key,
             effective.get(&options::MAX_PARALLELISM),

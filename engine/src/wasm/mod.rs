@@ -4,36 +4,32 @@
 //! [`CompiledPlugin`] per digest, one [`Segment`] (a store) per subtask and
 //! fused segment. Any trap drops the store.
 
-use std::{sync::Arc, time::Duration};
+mod admission;
+mod code_cache;
+mod contract;
+mod guest_error;
+mod host;
+mod instance;
+mod limits;
+mod log_rate;
+mod metrics;
+mod runtime;
+mod segment;
+mod structure;
+mod ticker;
 
+use std::sync::Arc;
+
+pub use self::{
+    admission::{AdmissionError, AdmittedPlugin, Names, PluginForm, PluginListing, Refusal},
+    guest_error::{EntryPoint, GuestError, GuestFailure},
+    limits::SandboxLimits,
+    metrics::{HistogramStatistics, MetricKind, MetricSnapshot, MetricValue},
+    runtime::{CompileError, CompiledPlugin, PluginRuntime, PluginRuntimeConfig, RuntimeError},
+    segment::Segment,
+    structure::Counted,
+};
 use crate::base::{clock::Timestamp, ids::GraphDigest, stream_element::WatermarkStatus};
-
-/// Limits of one instance, from the `sandbox.` options.
-#[derive(Clone, Debug)]
-pub struct SandboxLimits {
-    /// CPU time of `plan`.
-    pub plan_cpu_time: Duration,
-    /// CPU time of `open`.
-    pub open_cpu_time: Duration,
-    /// CPU time of each other call.
-    pub call_cpu_time: Duration,
-    /// Bytes of memory.
-    pub memory_bytes_max: usize,
-    /// Elements of all tables.
-    pub table_elements_max: usize,
-    /// Bytes that one call may emit.
-    pub emit_bytes_max: usize,
-    /// Rows that one call may emit.
-    pub emit_rows_max: u64,
-    /// Bytes of one row.
-    pub row_bytes_max: usize,
-    /// Bytes of one log line.
-    pub log_line_bytes: usize,
-    /// Bytes of log a second.
-    pub log_bytes_per_second: u64,
-    /// Number of metrics.
-    pub metrics_max: usize,
-}
 
 /// Receives what a segment emits, while the guest runs. Never waits.
 pub trait EmitTarget: 'static {
@@ -55,6 +51,11 @@ pub trait EmitTarget: 'static {
 
     /// Takes a log line: already cut, escaped and within the rate.
     fn log(&mut self, level: LogLevel, message: &str);
+
+    /// The least level that is kept; lines below it do not come.
+    fn log_level(&self) -> LogLevel {
+        LogLevel::Info
+    }
 }
 
 /// Level of a log line.
@@ -86,77 +87,6 @@ pub enum EmitError {
         /// How many there are.
         channels: u32,
     },
-}
-
-/// Entry point that was running.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum EntryPoint {
-    /// Instantiation, before any export is called.
-    Instantiate,
-    /// `program.plan`.
-    Plan,
-    /// `program.describe`.
-    Describe,
-    /// `operator-chain.open`.
-    Open,
-    /// `operator-chain.process-batch`.
-    ProcessBatch,
-    /// `operator-chain.poll-source`.
-    PollSource,
-    /// `operator-chain.process-watermark`.
-    ProcessWatermark,
-    /// `operator-chain.process-watermark-status`.
-    ProcessWatermarkStatus,
-    /// `operator-chain.end-input`.
-    EndInput,
-    /// `operator-chain.close`.
-    Close,
-}
-
-/// Why a guest failed: machine-readable, each with a stable code.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum GuestFailure {
-    /// The guest returned an error.
-    UserError,
-    /// A panic of the guest's code.
-    Panic,
-    /// Any other trap: unreachable, division by zero, out of bounds, indirect call.
-    Trap,
-    /// The CPU time was used up.
-    CpuTime,
-    /// The task was cancelled while the guest ran.
-    Canceled,
-    /// Memory or table limit.
-    MemoryLimit,
-    /// Stack overflow.
-    StackOverflow,
-    /// Too much was emitted.
-    OutputLimit,
-    /// A malformed batch, list, string or enum crossed the boundary.
-    BadBatch,
-    /// A call that is not allowed at this point or not provided by this version.
-    IllegalState,
-    /// The replayed graph differs from the submitted one.
-    GraphMismatch,
-}
-
-/// A guest failed. `Display` is one line: what, where.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct GuestError {
-    /// Kind of failure.
-    pub failure: GuestFailure,
-    /// File name of the plugin.
-    pub plugin: String,
-    /// What was running.
-    pub entry_point: EntryPoint,
-    /// Id of the node that was running, if known.
-    pub node: Option<u32>,
-    /// Zero-based row of the batch that was being processed, if known.
-    pub row: Option<u32>,
-    /// The panic's message and place, the user's error, or the trap.
-    pub message: String,
-    /// Demangled frames, innermost first; empty if there are none.
-    pub backtrace: Vec<String>,
 }
 
 /// An exit of a segment; see `operator-chain.segment-output` in `wit/plugin.wit`.

@@ -1,0 +1,416 @@
+//! What a plugin may call: the imports, and the state of one instance behind them.
+//!
+//! The hot imports take their lists as views into guest memory. Nothing here
+//! waits. Every check that fails raises a [`HostTrap`], which ends the call.
+
+use std::{any::Any, time::Duration};
+
+use rustix::time::{ClockId, clock_gettime};
+use wasmtime::{
+    StoreContextMut, UpdateDeadline,
+    component::{Linker, LinkerInstance, WasmList, WasmStr},
+};
+
+use super::{
+    CancelFlag, EmitTarget, EntryPoint, GuestFailure, LogLevel, SandboxLimits,
+    contract::{IMPORTS, WitLevel, WitMetricKind, WitVerdict},
+    guest_error::{HostTrap, MESSAGE_BYTES_MAX, escape},
+    limits::Limiter,
+    log_rate::LogRate,
+    metrics::{MetricRegistry, NoSuchMetric},
+};
+use crate::{
+    base::{
+        clock::{Clock, Timestamp},
+        stream_element::WatermarkStatus,
+    },
+    connector::Verdict,
+};
+
+/// An [`EmitTarget`] of a type that is forgotten here and known again by its segment.
+pub(crate) trait AnyTarget: EmitTarget {
+    fn as_any(&self) -> &dyn Any;
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+impl<T: EmitTarget> AnyTarget for T {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+const TARGET_IS_BACK: &str = "the target is put back by the import that took it";
+
+/// State of one instance on the host's side; lives in its store.
+pub(crate) struct Host {
+    pub(crate) limiter: Limiter,
+    pub(crate) metrics: MetricRegistry,
+    pub(crate) dropped_log_lines: u64,
+    /// Taken out while it reads guest memory, for which the whole store is borrowed.
+    target: Option<Box<dyn AnyTarget>>,
+    limits: SandboxLimits,
+    cancel: CancelFlag,
+    clock: Clock,
+    log_rate: LogRate,
+    outputs: u32,
+    entry_point: EntryPoint,
+    cpu_budget: Duration,
+    /// CPU time of the thread at the first tick of the call.
+    cpu_base: Option<Duration>,
+    emitted_bytes: usize,
+    emitted_rows: u64,
+    reported: Reported,
+}
+
+/// What the guest reported during a call.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reported {
+    /// Message and place of a panic.
+    pub(crate) panic: Option<String>,
+    /// Node and message of an error for which the attempt fails.
+    pub(crate) failure: Option<(u32, String)>,
+}
+
+impl Host {
+    pub(crate) fn new(
+        limits: SandboxLimits,
+        outputs: u32,
+        cancel: CancelFlag,
+        clock: Clock,
+        target: Box<dyn AnyTarget>,
+    ) -> Self {
+        Self {
+            limiter: Limiter::new(&limits),
+            metrics: MetricRegistry::new(limits.metrics_max),
+            target: Some(target),
+            dropped_log_lines: 0,
+            log_rate: LogRate::new(limits.log_bytes_per_second, clock.now()),
+            limits,
+            cancel,
+            clock,
+            outputs,
+            entry_point: EntryPoint::Instantiate,
+            cpu_budget: Duration::ZERO,
+            cpu_base: None,
+            emitted_bytes: 0,
+            emitted_rows: 0,
+            reported: Reported::default(),
+        }
+    }
+
+    pub(crate) fn target(&self) -> &dyn AnyTarget {
+        self.target.as_deref().expect(TARGET_IS_BACK)
+    }
+
+    pub(crate) fn target_mut(&mut self) -> &mut dyn AnyTarget {
+        self.target.as_deref_mut().expect(TARGET_IS_BACK)
+    }
+
+    /// Gives the call a budget and output limits of its own.
+    pub(crate) fn begin_call(&mut self, entry_point: EntryPoint) -> Result<(), HostTrap> {
+        if self.cancel.is_canceled() {
+            return Err(canceled());
+        }
+        self.entry_point = entry_point;
+        self.cpu_budget = match entry_point {
+            EntryPoint::Instantiate | EntryPoint::Plan | EntryPoint::Describe => self.limits.plan_cpu_time,
+            EntryPoint::Open => self.limits.open_cpu_time,
+            EntryPoint::ProcessBatch
+            | EntryPoint::PollSource
+            | EntryPoint::ProcessWatermark
+            | EntryPoint::ProcessWatermarkStatus
+            | EntryPoint::EndInput
+            | EntryPoint::Close => self.limits.call_cpu_time,
+        };
+        self.cpu_base = None;
+        self.emitted_bytes = 0;
+        self.emitted_rows = 0;
+        self.limiter.begin_call();
+        Ok(())
+    }
+
+    /// Takes what was reported since the last time.
+    pub(crate) fn take_reported(&mut self) -> Reported {
+        match &self.reported {
+            Reported { panic: None, failure: None } => Reported::default(),
+            Reported { .. } => std::mem::take(&mut self.reported),
+        }
+    }
+
+    /// Decides at a tick whether the running call goes on.
+    ///
+    /// The budget counts the CPU time of this thread since the call's first tick:
+    /// asking for it when the call begins would cost more than a short call.
+    pub(crate) fn on_tick(&mut self) -> wasmtime::Result<UpdateDeadline> {
+        if self.cancel.is_canceled() {
+            return Err(canceled().into());
+        }
+        let now = thread_cpu_time();
+        let base = *self.cpu_base.get_or_insert(now);
+        if now.saturating_sub(base) < self.cpu_budget {
+            return Ok(UpdateDeadline::Continue(1));
+        }
+        let option = match self.entry_point {
+            EntryPoint::Instantiate | EntryPoint::Plan | EntryPoint::Describe => "sandbox.plan.cpu-time",
+            EntryPoint::Open => "sandbox.open.cpu-time",
+            EntryPoint::ProcessBatch
+            | EntryPoint::PollSource
+            | EntryPoint::ProcessWatermark
+            | EntryPoint::ProcessWatermarkStatus
+            | EntryPoint::EndInput
+            | EntryPoint::Close => "sandbox.call.cpu-time",
+        };
+        let message = format!("used more than {:?} of CPU time ({option})", self.cpu_budget);
+        Err(HostTrap::new(GuestFailure::CpuTime, message).into())
+    }
+
+    fn check_may_emit(&self) -> Result<(), HostTrap> {
+        if self.entry_point.may_emit() {
+            return Ok(());
+        }
+        let message = format!("nothing may be emitted in {}", self.entry_point.name());
+        Err(HostTrap::new(GuestFailure::IllegalState, message))
+    }
+
+    fn check_output(&self, output: u32) -> Result<(), HostTrap> {
+        self.check_may_emit()?;
+        if output < self.outputs {
+            return Ok(());
+        }
+        let message = format!("there is no output {output}: the segment has {}", self.outputs);
+        Err(HostTrap::new(GuestFailure::BadBatch, message))
+    }
+
+    /// Counts what is about to leave the guest against the limits of the call.
+    fn charge(&mut self, rows: u64, bytes: usize) -> Result<(), HostTrap> {
+        self.emitted_rows = self.emitted_rows.saturating_add(rows);
+        self.emitted_bytes = self.emitted_bytes.saturating_add(bytes);
+        let message = if self.emitted_rows > self.limits.emit_rows_max {
+            format!("emitted more than {} rows in one call (sandbox.emit.rows-max)", self.limits.emit_rows_max)
+        } else if self.emitted_bytes > self.limits.emit_bytes_max {
+            format!("emitted more than {} bytes in one call (sandbox.emit.bytes-max)", self.limits.emit_bytes_max)
+        } else {
+            return Ok(());
+        };
+        Err(HostTrap::new(GuestFailure::OutputLimit, message))
+    }
+
+    /// No row can be longer than the batch, so only long batches are walked over.
+    fn check_row_lengths(&self, rows: &[u8]) -> Result<(), HostTrap> {
+        if rows.len() <= self.limits.row_bytes_max {
+            return Ok(());
+        }
+        for row in engine_rows::row::Rows::new(rows) {
+            let row = row.map_err(|error| HostTrap::new(GuestFailure::BadBatch, error.to_string()))?;
+            if row.payload.len() > self.limits.row_bytes_max {
+                let message = format!(
+                    "emitted a row of {} bytes, the limit is {} (sandbox.row.bytes-max)",
+                    row.payload.len(),
+                    self.limits.row_bytes_max
+                );
+                return Err(HostTrap::new(GuestFailure::OutputLimit, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn log(&mut self, level: LogLevel, message: &str) {
+        let line = escape(message, self.limits.log_line_bytes);
+        if self.log_rate.admit(line.len(), self.clock.now()) {
+            self.target_mut().log(level, &line);
+        } else {
+            self.dropped_log_lines += 1;
+        }
+    }
+}
+
+fn canceled() -> HostTrap {
+    HostTrap::new(GuestFailure::Canceled, "the task was canceled")
+}
+
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+    Duration::new(seconds, nanos)
+}
+
+/// All imports of the contract.
+pub(crate) fn linker(engine: &wasmtime::Engine) -> wasmtime::Result<Linker<Host>> {
+    let mut linker = Linker::new(engine);
+    let [_, output, logging, metrics, keyed_state, operator_state, timers] = IMPORTS;
+    add_output(&mut linker.instance(output)?)?;
+    add_logging(&mut linker.instance(logging)?)?;
+    add_metrics(&mut linker.instance(metrics)?)?;
+    add_keyed_state(&mut linker.instance(keyed_state)?)?;
+    add_operator_state(&mut linker.instance(operator_state)?)?;
+    add_timers(&mut linker.instance(timers)?)?;
+    Ok(linker)
+}
+
+type Caller<'a> = StoreContextMut<'a, Host>;
+
+/// Lets the target look into guest memory.
+#[inline]
+fn with_target<R>(
+    store: &mut Caller<'_>,
+    look: impl FnOnce(&mut dyn AnyTarget, &Caller<'_>) -> wasmtime::Result<R>,
+) -> wasmtime::Result<R> {
+    let mut target = store.data_mut().target.take().expect(TARGET_IS_BACK);
+    let result = look(&mut *target, store);
+    store.data_mut().target = Some(target);
+    result
+}
+
+fn add_output(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
+    instance.func_wrap("emit", |mut store: Caller<'_>, (output, count, rows): (u32, u32, WasmList<u8>)| {
+        let host = store.data_mut();
+        host.check_output(output)?;
+        host.charge(u64::from(count), rows.len())?;
+        let emitted = with_target(&mut store, |target, store| {
+            let rows = rows.as_le_slice(store);
+            store.data().check_row_lengths(rows)?;
+            Ok(target.emit(output, count, rows))
+        })?;
+        emitted.map_err(|error| HostTrap::new(GuestFailure::BadBatch, error.to_string()))?;
+        Ok(())
+    })?;
+    instance.func_wrap("emit-watermark", |mut store: Caller<'_>, (output, timestamp): (u32, i64)| {
+        let host = store.data_mut();
+        host.check_output(output)?;
+        host.charge(1, 0)?;
+        host.target_mut().emit_watermark(output, Timestamp(timestamp));
+        Ok(())
+    })?;
+    instance.func_wrap("emit-watermark-status", |mut store: Caller<'_>, (output, idle): (u32, bool)| {
+        let host = store.data_mut();
+        host.check_output(output)?;
+        host.charge(1, 0)?;
+        let status = if idle { WatermarkStatus::Idle } else { WatermarkStatus::Active };
+        host.target_mut().emit_watermark_status(output, status);
+        Ok(())
+    })?;
+    instance.func_wrap(
+        "reject-row",
+        |mut store: Caller<'_>, (node, message, payload): (u32, WasmStr, WasmList<u8>)| {
+            let host = store.data_mut();
+            host.check_may_emit()?;
+            host.charge(1, payload.len())?;
+            let message = escape(&message.to_str(&store)?, MESSAGE_BYTES_MAX);
+            let verdict = with_target(&mut store, |target, store| {
+                Ok(target.reject_row(node, &message, payload.as_le_slice(store)))
+            })?;
+            if verdict == Verdict::Fail {
+                store.data_mut().reported.failure.get_or_insert((node, message));
+            }
+            Ok((WitVerdict::from(verdict),))
+        },
+    )?;
+    instance.func_wrap("fail", |mut store: Caller<'_>, (node, message): (u32, WasmStr)| {
+        let message = escape(&message.to_str(&store)?, MESSAGE_BYTES_MAX);
+        store.data_mut().reported.failure.get_or_insert((node, message));
+        Ok(())
+    })
+}
+
+fn add_logging(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
+    instance.func_wrap("log", |mut store: Caller<'_>, (level, message): (WitLevel, WasmStr)| {
+        let host = store.data();
+        if LogLevel::from(level) < host.target().log_level() {
+            return Ok(());
+        }
+        // The line is cut before it is copied out of guest memory.
+        let message = cut(&message.to_str(&store)?, host.limits.log_line_bytes);
+        store.data_mut().log(level.into(), &message);
+        Ok(())
+    })?;
+    instance
+        .func_wrap("max-level", |store: Caller<'_>, (): ()| Ok((WitLevel::from(store.data().target().log_level()),)))?;
+    instance.func_wrap(
+        "panicked",
+        |mut store: Caller<'_>, (message, file, line, column): (WasmStr, WasmStr, u32, u32)| {
+            let message = escape(&message.to_str(&store)?, MESSAGE_BYTES_MAX);
+            let file = escape(&file.to_str(&store)?, MESSAGE_BYTES_MAX);
+            store.data_mut().reported.panic.get_or_insert(format!("panicked at {file}:{line}:{column}: {message}"));
+            Ok(())
+        },
+    )
+}
+
+/// One byte more than the limit is kept, so that `escape` sees that something was cut.
+fn cut(text: &str, bytes_max: usize) -> String {
+    let mut end = text.len().min(bytes_max.saturating_add(4));
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+fn add_metrics(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
+    instance.func_wrap("register", |mut store: Caller<'_>, (node, kind, name): (u32, WitMetricKind, WasmStr)| {
+        // A name above the limit is refused whole, so a cut one is as good as the rest.
+        let name = cut(&name.to_str(&store)?, MESSAGE_BYTES_MAX);
+        Ok((store.data_mut().metrics.register(node, kind.into(), &name),))
+    })?;
+    instance.func_wrap("add", |mut store: Caller<'_>, (handle, delta): (u32, u64)| {
+        known_metric(handle, store.data_mut().metrics.add(handle, delta))
+    })?;
+    instance.func_wrap("set", |mut store: Caller<'_>, (handle, value): (u32, f64)| {
+        known_metric(handle, store.data_mut().metrics.set(handle, value))
+    })?;
+    instance.func_wrap("record", |mut store: Caller<'_>, (handle, value): (u32, f64)| {
+        known_metric(handle, store.data_mut().metrics.record(handle, value))
+    })
+}
+
+fn known_metric(handle: u32, result: Result<(), NoSuchMetric>) -> wasmtime::Result<()> {
+    result.map_err(|NoSuchMetric| {
+        HostTrap::new(GuestFailure::IllegalState, format!("no metric of this kind has the handle {handle}")).into()
+    })
+}
+
+fn not_provided(name: &str) -> wasmtime::Error {
+    HostTrap::new(GuestFailure::IllegalState, format!("{name} is not provided by this version of the engine")).into()
+}
+
+type Bytes = WasmList<u8>;
+
+fn add_keyed_state(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
+    instance.func_wrap("get-many", |_: Caller<'_>, _: (u32, u32, Bytes)| -> wasmtime::Result<(Vec<u8>,)> {
+        Err(not_provided("keyed-state.get-many"))
+    })?;
+    instance.func_wrap("put-many", |_: Caller<'_>, _: (u32, u32, Bytes)| -> wasmtime::Result<()> {
+        Err(not_provided("keyed-state.put-many"))
+    })?;
+    instance.func_wrap(
+        "scan-map",
+        |_: Caller<'_>, _: (u32, Bytes, Option<Bytes>, u32)| -> wasmtime::Result<(Vec<u8>,)> {
+            Err(not_provided("keyed-state.scan-map"))
+        },
+    )
+}
+
+fn add_operator_state(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
+    instance.func_wrap("get", |_: Caller<'_>, _: (u32,)| -> wasmtime::Result<(Vec<u8>,)> {
+        Err(not_provided("operator-state.get"))
+    })?;
+    instance.func_wrap("put", |_: Caller<'_>, _: (u32, Bytes)| -> wasmtime::Result<()> {
+        Err(not_provided("operator-state.put"))
+    })
+}
+
+fn add_timers(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
+    instance.func_wrap("register-many", |_: Caller<'_>, _: (u32, Bytes)| -> wasmtime::Result<()> {
+        Err(not_provided("timers.register-many"))
+    })?;
+    instance.func_wrap("delete-many", |_: Caller<'_>, _: (u32, Bytes)| -> wasmtime::Result<()> {
+        Err(not_provided("timers.delete-many"))
+    })?;
+    instance.func_wrap("processing-time", |_: Caller<'_>, (): ()| -> wasmtime::Result<(i64,)> {
+        Err(not_provided("timers.processing-time"))
+    })
+}

@@ -1,0 +1,219 @@
+//! A fused segment of an operator chain: one instance of a plugin, driven by a task.
+//!
+//! The life of a segment is that of the instance in `wit/plugin.wit`. A segment
+//! that failed keeps its target and its metrics, but its store is gone: each
+//! further call answers with the same failure.
+
+use std::{marker::PhantomData, sync::Arc};
+
+use super::{
+    CancelFlag, CompiledPlugin, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, Replay,
+    SandboxLimits, SegmentContext, SourceStatus,
+    contract::{WitOperatorContext, WitStatus},
+    host::Host,
+    instance::{Exports, Instance},
+};
+use crate::{
+    base::{
+        clock::Timestamp,
+        stream_element::{RecordBatch, WatermarkStatus},
+    },
+    graph::digest::graph_digest,
+};
+
+/// A running segment. Lives on one thread, whose stack must have room for
+/// `sandbox.stack.max` beyond what the host needs.
+pub struct Segment<T> {
+    state: State,
+    target: PhantomData<T>,
+}
+
+enum State {
+    Running {
+        instance: Instance,
+        exports: Exports,
+    },
+    Failed {
+        error: GuestError,
+        host: Box<Host>,
+    },
+    /// Only while a running segment turns into a failed one.
+    Failing,
+}
+
+impl<T: EmitTarget> Segment<T> {
+    /// Makes a fresh instance, replays `plan`, compares the graph and opens the operators.
+    ///
+    /// # Errors
+    /// Returns an error if the guest fails or the graph differs from the submitted one.
+    pub fn open(
+        plugin: &Arc<CompiledPlugin>,
+        replay: &Replay,
+        context: &SegmentContext,
+        limits: SandboxLimits,
+        cancel: CancelFlag,
+        target: T,
+    ) -> Result<Self, GuestError> {
+        let outputs = u32::try_from(context.outputs.len()).expect("a job graph has fewer than 2^32 edges");
+        let mut instance = plugin.instantiate(limits, outputs, cancel, Box::new(target))?;
+        let graph = instance.plan(&replay.args)?;
+        if graph_digest(&graph) != replay.graph_digest {
+            let message = "the program declared another graph than on submission: plan must depend on nothing but \
+                           its arguments"
+                .to_owned();
+            return Err(instance.error(GuestFailure::GraphMismatch, EntryPoint::Plan, message));
+        }
+        instance.open(&WitOperatorContext::from(context), &context.nodes)?;
+        let exports = instance.exports();
+        Ok(Self { state: State::Running { instance, exports }, target: PhantomData })
+    }
+
+    /// Processes the rows of one batch, which came in by input `input`.
+    ///
+    /// # Errors
+    /// Returns an error if the guest fails; the segment is of no further use.
+    #[inline]
+    pub fn process_batch(&mut self, input: u32, batch: &RecordBatch) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let params = (input, batch.kind.into(), batch.count, &*batch.data);
+            let entry_point = EntryPoint::ProcessBatch;
+            let (status,) = instance.call(entry_point, Some(batch.count), exports.process_batch, params)?;
+            instance.check_status(entry_point, status)
+        })
+    }
+
+    /// Forwards the watermark over all inputs.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn process_watermark(&mut self, watermark: Timestamp) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::ProcessWatermark;
+            let (status,) = instance.call(entry_point, None, exports.process_watermark, (watermark.0,))?;
+            instance.check_status(entry_point, status)
+        })
+    }
+
+    /// Tells that all inputs became idle, or one active again.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn process_watermark_status(&mut self, status: WatermarkStatus) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::ProcessWatermarkStatus;
+            let idle = status == WatermarkStatus::Idle;
+            let (status,) = instance.call(entry_point, None, exports.process_watermark_status, (idle,))?;
+            instance.check_status(entry_point, status)
+        })
+    }
+
+    /// Asks a source of the plugin for about `max_bytes` of rows.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn poll_source(&mut self, max_bytes: u32) -> Result<SourceStatus, GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::PollSource;
+            let (status,) = instance.call(entry_point, None, exports.poll_source, (max_bytes,))?;
+            let status = status.status();
+            instance.check_status(entry_point, if status.is_some() { WitStatus::Ok } else { WitStatus::Failed })?;
+            Ok(status.expect("a failed source was an error"))
+        })
+    }
+
+    /// Tells that input `input` has ended, after its last watermark.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn end_input(&mut self, input: u32) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::EndInput;
+            let (status,) = instance.call(entry_point, None, exports.end_input, (input,))?;
+            instance.check_status(entry_point, status)
+        })
+    }
+
+    /// The last call, when the task did not fail.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn close(&mut self) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let (status,) = instance.call(EntryPoint::Close, None, exports.close, ())?;
+            instance.check_status(EntryPoint::Close, status)
+        })
+    }
+
+    /// Where the rows go.
+    pub fn target(&self) -> &T {
+        self.host().target().as_any().downcast_ref().expect("the segment was opened with this type")
+    }
+
+    /// Where the rows go.
+    pub fn target_mut(&mut self) -> &mut T {
+        self.host_mut().target_mut().as_any_mut().downcast_mut().expect("the segment was opened with this type")
+    }
+
+    /// Bytes of the guest's memory; 0 after a failure.
+    pub fn memory_bytes(&self) -> usize {
+        match &self.state {
+            State::Running { instance, .. } => instance.host().limiter.memory_bytes(),
+            State::Failed { .. } | State::Failing => 0,
+        }
+    }
+
+    /// Metrics of the operators, in the order of their registration.
+    pub fn metrics(&self) -> Vec<MetricSnapshot> {
+        self.host().metrics.snapshot()
+    }
+
+    /// Metrics, and values of metrics, that were above a limit or malformed.
+    pub fn dropped_metrics(&self) -> u64 {
+        self.host().metrics.dropped()
+    }
+
+    /// Log lines that were above the rate.
+    pub fn dropped_log_lines(&self) -> u64 {
+        self.host().dropped_log_lines
+    }
+
+    #[inline]
+    fn run<R>(&mut self, call: impl FnOnce(&mut Instance, &Exports) -> Result<R, GuestError>) -> Result<R, GuestError> {
+        let result = match &mut self.state {
+            State::Running { instance, exports } => call(instance, exports),
+            State::Failed { error, .. } => return Err(error.clone()),
+            State::Failing => unreachable!("set only within fail"),
+        };
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        result
+    }
+
+    #[cold]
+    fn fail(&mut self, error: &GuestError) {
+        self.state = match std::mem::replace(&mut self.state, State::Failing) {
+            State::Running { instance, .. } => {
+                State::Failed { error: error.clone(), host: Box::new(instance.into_host()) }
+            }
+            State::Failed { error, host } => State::Failed { error, host },
+            State::Failing => State::Failing,
+        };
+    }
+
+    fn host(&self) -> &Host {
+        match &self.state {
+            State::Running { instance, .. } => instance.host(),
+            State::Failed { host, .. } => host,
+            State::Failing => unreachable!("set only within fail"),
+        }
+    }
+
+    fn host_mut(&mut self) -> &mut Host {
+        match &mut self.state {
+            State::Running { instance, .. } => instance.host_mut(),
+            State::Failed { host, .. } => host,
+            State::Failing => unreachable!("set only within fail"),
+        }
+    }
+}
