@@ -4,7 +4,12 @@
 //! so that [`Configuration::get`] cannot fail. Components take what they need
 //! into a struct of their own when they are built.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +44,51 @@ pub struct OptionEntry {
     /// See [`ConfigOption::doc`].
     pub doc: &'static str,
     expected: &'static str,
+    constraint: Constraint,
     is_valid: fn(&str) -> bool,
+}
+
+/// What a value must satisfy beyond its type.
+#[derive(Clone, Copy, Debug)]
+pub enum Constraint {
+    /// Nothing more.
+    Any,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// A number between the two, both inclusive.
+    Between(f64, f64),
+}
+
+impl Constraint {
+    fn admits(self, text: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::OneOf(words) => words.contains(&text),
+            Self::Between(least, greatest) => match text.trim().parse::<f64>() {
+                Ok(number) => least <= number && number <= greatest,
+                // Words that stand for "unset", which the type has admitted.
+                Err(_) => true,
+            },
+        }
+    }
+}
+
+impl OptionEntry {
+    /// What a valid value is, for messages and the reference.
+    pub fn expected(&self) -> String {
+        match self.constraint {
+            Constraint::Any => self.expected.to_owned(),
+            Constraint::OneOf(words) => {
+                let words: Vec<&str> = words.iter().copied().filter(|word| *word != "(none)").collect();
+                format!("one of {}", words.join(", "))
+            }
+            Constraint::Between(least, greatest) => format!("{} from {least} to {greatest}", self.expected),
+        }
+    }
+
+    fn admits(&self, text: &str) -> bool {
+        (self.is_valid)(text) && self.constraint.admits(text)
+    }
 }
 
 /// Where a value came from; a later variant wins over an earlier one.
@@ -49,6 +98,8 @@ pub enum Origin {
     Default,
     /// The configuration file.
     File,
+    /// An environment variable.
+    Environment,
     /// Set by the program.
     Program,
     /// An option of the command line, such as `--parallelism`.
@@ -62,6 +113,7 @@ impl fmt::Display for Origin {
         formatter.write_str(match self {
             Self::Default => "default",
             Self::File => "configuration file",
+            Self::Environment => "environment",
             Self::Program => "program",
             Self::CommandLine => "command line",
             Self::Dynamic => "-D",
@@ -118,18 +170,7 @@ impl Configuration {
     /// # Errors
     /// Returns an error if the key is unknown or the value is invalid.
     pub fn set(&mut self, key: &str, value: &str, origin: Origin) -> Result<(), ConfigError> {
-        let Some(option) = options::ALL.iter().find(|option| option.key == key) else {
-            let known = options::ALL.iter().map(|option| option.key);
-            let nearest = nearest(key, known).map(str::to_owned);
-            return Err(ConfigError::UnknownKey { key: key.to_owned(), nearest });
-        };
-        if !(option.is_valid)(value) {
-            return Err(ConfigError::InvalidValue {
-                key: key.to_owned(),
-                value: value.to_owned(),
-                expected: option.expected.to_owned(),
-            });
-        }
+        check(key, value)?;
         match self.values.get(key) {
             Some((_, existing)) if *existing > origin => {}
             _ => {
@@ -137,6 +178,64 @@ impl Configuration {
             }
         }
         Ok(())
+    }
+
+    /// Reads a TOML file; keys may be dotted, quoted or nested in tables.
+    ///
+    /// # Errors
+    /// Returns an error with file and line if the file cannot be read, is not
+    /// TOML, or has an unknown key or an invalid value.
+    pub fn load_file(path: &Path) -> Result<Self, ConfigFileError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigFileError::Unreadable { path: path.to_owned(), source })?;
+        Self::parse_file(&text, path)
+    }
+
+    /// Reads the text of a configuration file; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Configuration::load_file`].
+    pub fn parse_file(text: &str, path: &Path) -> Result<Self, ConfigFileError> {
+        let line_at =
+            |offset: usize| 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count();
+        let table = toml::de::DeTable::parse(text).map_err(|error| ConfigFileError::Syntax {
+            path: path.to_owned(),
+            line: line_at(error.span().map_or(0, |span| span.start)),
+            message: error.message().to_owned(),
+        })?;
+        let mut configuration = Self::default();
+        let mut settings = Vec::new();
+        flatten("", table.get_ref(), &mut settings);
+        for (key, value, offset) in settings {
+            let invalid = |source| ConfigFileError::Setting { path: path.to_owned(), line: line_at(offset), source };
+            let value = value.map_err(|found| {
+                let expected = entry(&key).map_or_else(|| "text or a number".to_owned(), OptionEntry::expected);
+                invalid(ConfigError::InvalidValue { key: key.clone(), value: found.to_owned(), expected })
+            })?;
+            configuration.set(&key, &value, Origin::File).map_err(invalid)?;
+        }
+        Ok(configuration)
+    }
+
+    /// Checks all keys and values again, for a configuration that came from elsewhere.
+    ///
+    /// # Errors
+    /// Returns the first key or value that is refused.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.values.iter().try_for_each(|(key, (value, _))| check(key, value))
+    }
+
+    /// Forgets the values whose keys satisfy `which`.
+    pub fn remove(&mut self, which: impl Fn(&str) -> bool) {
+        self.values.retain(|key, _| !which(key));
+    }
+
+    /// Value and origin of every known key, defaults included, in the order of [`options::ALL`].
+    pub fn effective(&self) -> impl Iterator<Item = (&'static str, &str, Origin)> {
+        options::ALL.iter().map(|option| match self.values.get(option.key) {
+            Some((value, origin)) => (option.key, value.as_str(), *origin),
+            None => (option.key, option.default, Origin::Default),
+        })
     }
 
     /// Takes over all values of `other`, each by the strength of its origin.
@@ -169,6 +268,85 @@ impl Configuration {
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, Origin)> {
         self.values.iter().map(|(key, (value, origin))| (key.as_str(), value.as_str(), *origin))
     }
+}
+
+fn entry(key: &str) -> Option<&'static OptionEntry> {
+    options::ALL.iter().find(|option| option.key == key)
+}
+
+fn check(key: &str, value: &str) -> Result<(), ConfigError> {
+    let Some(option) = entry(key) else {
+        let known = options::ALL.iter().map(|option| option.key);
+        let nearest = nearest(key, known).map(str::to_owned);
+        return Err(ConfigError::UnknownKey { key: key.to_owned(), nearest });
+    };
+    if option.admits(value) {
+        return Ok(());
+    }
+    Err(ConfigError::InvalidValue { key: key.to_owned(), value: value.to_owned(), expected: option.expected() })
+}
+
+/// Appends key, text (or the kind of value that is none) and byte offset of every leaf of a table.
+fn flatten(
+    prefix: &str,
+    table: &toml::de::DeTable<'_>,
+    settings: &mut Vec<(String, Result<String, &'static str>, usize)>,
+) {
+    use toml::de::DeValue;
+    for (name, value) in table {
+        let key = match prefix {
+            "" => name.get_ref().to_string(),
+            prefix => format!("{prefix}.{}", name.get_ref()),
+        };
+        let text = match value.get_ref() {
+            DeValue::Table(nested) => {
+                flatten(&key, nested, settings);
+                continue;
+            }
+            DeValue::String(text) => Ok(text.to_string()),
+            DeValue::Boolean(flag) => Ok(flag.to_string()),
+            DeValue::Float(number) => Ok(number.to_string()),
+            DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+                .map(|n| n.to_string())
+                .map_err(|_| "a large number"),
+            DeValue::Datetime(_) => Err("a date"),
+            DeValue::Array(_) => Err("a list"),
+        };
+        settings.push((key, text, name.span().start));
+    }
+}
+
+/// A configuration file is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigFileError {
+    /// The file cannot be read.
+    #[error("could not read the configuration file {}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("{}, line {line}: {message}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// One-based.
+        line: usize,
+        /// What the parser says.
+        message: String,
+    },
+    /// A key or value is refused.
+    #[error("{}, line {line}: {source}", path.display())]
+    Setting {
+        /// The file.
+        path: PathBuf,
+        /// One-based.
+        line: usize,
+        /// Why; told by `Display`, so that the line stays one.
+        source: ConfigError,
+    },
 }
 
 /// A whole number of bytes.
@@ -319,33 +497,49 @@ impl<T: ConfigValue> ConfigValue for Option<T> {
     }
 }
 
+/// A duration whose bare number counts seconds, as in Flink's `jobstore.expiration-time`.
+fn parse_seconds(text: &str) -> Option<Duration> {
+    text.trim().parse().map(Duration::from_secs).ok().or_else(|| Duration::parse(text))
+}
+
+/// A number for which Flink also writes "infinite".
+fn parse_unless_infinite(text: &str) -> Option<Option<u32>> {
+    if text.trim().eq_ignore_ascii_case("infinite") { Some(None) } else { Option::parse(text) }
+}
+
+/// A number for which Flink also writes -1.
+fn parse_unless_negative(text: &str) -> Option<Option<u32>> {
+    if text.trim() == "-1" { Some(None) } else { Option::parse(text) }
+}
+
 /// Text of a duration as Flink prints it: the largest unit that divides it.
 pub fn format_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     match millis {
         0 => "0 ms".to_owned(),
-        _ if millis % 86_400_000 == 0 => format!("{} d", millis / 86_400_000),
-        _ if millis % 3_600_000 == 0 => format!("{} h", millis / 3_600_000),
-        _ if millis % 60_000 == 0 => format!("{} min", millis / 60_000),
-        _ if millis % 1000 == 0 => format!("{} s", millis / 1000),
+        _ if millis.is_multiple_of(86_400_000) => format!("{} d", millis / 86_400_000),
+        _ if millis.is_multiple_of(3_600_000) => format!("{} h", millis / 3_600_000),
+        _ if millis.is_multiple_of(60_000) => format!("{} min", millis / 60_000),
+        _ if millis.is_multiple_of(1000) => format!("{} s", millis / 1000),
         _ => format!("{millis} ms"),
     }
 }
 
 /// Every key, by area.
 pub mod options {
-    use super::{ConfigOption, ConfigValue, MemorySize, OptionEntry};
+    use super::{ConfigOption, ConfigValue, Constraint, MemorySize, OptionEntry};
     use std::time::Duration;
 
+    // A name, its type, where needed how it is read, what it must satisfy, key, default, documentation.
     macro_rules! options {
-        ($($name:ident: $type:ty = $key:literal, $default:literal, $doc:literal;)*) => {
+        ($($name:ident: $type:ty $(as $parse:path)? $(where $constraint:ident)? = $key:literal, $default:literal, $doc:literal;)*) => {
             $(
                 #[doc = $doc]
                 pub static $name: ConfigOption<$type> = ConfigOption {
                     key: $key,
                     default: $default,
                     doc: $doc,
-                    parse: <$type as ConfigValue>::parse,
+                    parse: options!(@parse $type $(, $parse)?),
                 };
             )*
 
@@ -356,15 +550,33 @@ pub mod options {
                     default: $default,
                     doc: $doc,
                     expected: <$type as ConfigValue>::EXPECTED,
-                    is_valid: |text| <$type as ConfigValue>::parse(text).is_some(),
+                    constraint: options!(@constraint $($constraint)?),
+                    is_valid: |text| ($name.parse)(text).is_some(),
                 },
             )*];
         };
+        (@parse $type:ty) => { <$type as ConfigValue>::parse };
+        (@parse $type:ty, $parse:path) => { $parse };
+        (@constraint) => { Constraint::Any };
+        (@constraint $constraint:ident) => { $constraint };
     }
 
+    const PARALLELISMS: Constraint = Constraint::Between(1.0, 32768.0);
+    /// -1 is Flink's "unset".
+    const MAX_PARALLELISMS: Constraint = Constraint::Between(-1.0, 32768.0);
+    const ROW_ERROR_POLICIES: Constraint = Constraint::OneOf(&["fail", "skip", "dead-letter"]);
+    const RESTART_STRATEGIES: Constraint =
+        Constraint::OneOf(&["(none)", "none", "fixed-delay", "failure-rate", "exponential-delay"]);
+    const FAILOVER_STRATEGIES: Constraint = Constraint::OneOf(&["region", "full"]);
+    const SLOTS_PER_TASK_EXECUTOR: Constraint = Constraint::Between(1.0, 32768.0);
+    const PORTS: Constraint = Constraint::Between(0.0, 65535.0);
+    const SHARES: Constraint = Constraint::Between(0.0, 1.0);
+    const BACKOFF_MULTIPLIERS: Constraint = Constraint::Between(1.0, 1000.0);
+    const AT_LEAST_ONE: Constraint = Constraint::Between(1.0, 4_294_967_295.0);
+
     options! {
-        PARALLELISM: u32 = "parallelism.default", "1", "Parallelism of operators that set none; 1 to 32768.";
-        MAX_PARALLELISM: Option<u32> = "pipeline.max-parallelism", "(none)", "Number of key groups of operators that set none; 1 to 32768; unset: derived from the parallelism.";
+        PARALLELISM: u32 where PARALLELISMS = "parallelism.default", "1", "Parallelism of operators that set none; 1 to 32768.";
+        MAX_PARALLELISM: Option<u32> as super::parse_unless_negative where MAX_PARALLELISMS = "pipeline.max-parallelism", "(none)", "Number of key groups of operators that set none; 1 to 32768; unset: derived from the parallelism.";
         JOB_NAME: Option<String> = "pipeline.name", "(none)", "Name of the job; unset: the program's, else the plugin's.";
         OPERATOR_CHAINING: bool = "pipeline.operator-chaining.enabled", "true", "Whether operators are chained into one task where possible.";
         CHAIN_DIFFERENT_MAX_PARALLELISM: bool = "pipeline.operator-chaining.chain-operators-with-different-max-parallelism", "true", "Whether operators with different max parallelism may be chained.";
@@ -372,9 +584,9 @@ pub mod options {
         AUTO_WATERMARK_INTERVAL: Duration = "pipeline.auto-watermark-interval", "200 ms", "Time between two watermarks of a source; 0: none.";
         BUFFER_TIMEOUT_ENABLED: bool = "execution.buffer-timeout.enabled", "true", "If false, output buffers are sent only when full.";
         BUFFER_TIMEOUT: Duration = "execution.buffer-timeout.interval", "100 ms", "Time after which a partly filled output buffer is sent; 0: after each batch.";
-        ROW_ERROR_POLICY: String = "execution.row-errors.policy", "fail", "What becomes of a row that user code or a format refuses: fail, skip or dead-letter.";
+        ROW_ERROR_POLICY: String where ROW_ERROR_POLICIES = "execution.row-errors.policy", "fail", "What becomes of a row that user code or a format refuses: fail, skip or dead-letter.";
         ROW_ERROR_DEAD_LETTER_DIR: Option<String> = "execution.row-errors.dead-letter.dir", "(none)", "Directory that receives refused rows with their coordinates, for the policy dead-letter.";
-        RESTART_STRATEGY: Option<String> = "restart-strategy.type", "(none)", "none, fixed-delay, failure-rate or exponential-delay; unset: none without checkpoints.";
+        RESTART_STRATEGY: Option<String> where RESTART_STRATEGIES = "restart-strategy.type", "(none)", "none, fixed-delay, failure-rate or exponential-delay; unset: none without checkpoints.";
         FIXED_DELAY_ATTEMPTS: u32 = "restart-strategy.fixed-delay.attempts", "1", "Number of restarts before the job fails.";
         FIXED_DELAY_DELAY: Duration = "restart-strategy.fixed-delay.delay", "1 s", "Time between a failure and the restart.";
         FAILURE_RATE_MAX: u32 = "restart-strategy.failure-rate.max-failures-per-interval", "1", "Failures within the interval that are followed by a restart.";
@@ -382,11 +594,11 @@ pub mod options {
         FAILURE_RATE_DELAY: Duration = "restart-strategy.failure-rate.delay", "1 s", "Time between a failure and the restart.";
         EXPONENTIAL_INITIAL: Duration = "restart-strategy.exponential-delay.initial-backoff", "1 s", "Delay of the first restart.";
         EXPONENTIAL_MAX: Duration = "restart-strategy.exponential-delay.max-backoff", "1 min", "Longest delay.";
-        EXPONENTIAL_MULTIPLIER: f64 = "restart-strategy.exponential-delay.backoff-multiplier", "1.5", "Factor between two delays.";
+        EXPONENTIAL_MULTIPLIER: f64 where BACKOFF_MULTIPLIERS = "restart-strategy.exponential-delay.backoff-multiplier", "1.5", "Factor between two delays.";
         EXPONENTIAL_RESET: Duration = "restart-strategy.exponential-delay.reset-backoff-threshold", "1 h", "Time without failure after which the delay starts anew.";
-        EXPONENTIAL_JITTER: f64 = "restart-strategy.exponential-delay.jitter-factor", "0.1", "Random share of the delay, 0 to 1.";
-        EXPONENTIAL_ATTEMPTS: Option<u32> = "restart-strategy.exponential-delay.attempts-before-reset-backoff", "(none)", "Restarts before the job fails; unset: no limit.";
-        FAILOVER_STRATEGY: String = "jobmanager.execution.failover-strategy", "region", "region: restart what a failure touches; full: restart all.";
+        EXPONENTIAL_JITTER: f64 where SHARES = "restart-strategy.exponential-delay.jitter-factor", "0.1", "Random share of the delay, 0 to 1.";
+        EXPONENTIAL_ATTEMPTS: Option<u32> as super::parse_unless_infinite = "restart-strategy.exponential-delay.attempts-before-reset-backoff", "infinite", "Restarts before the job fails, or infinite.";
+        FAILOVER_STRATEGY: String where FAILOVER_STRATEGIES = "jobmanager.execution.failover-strategy", "region", "region: restart what a failure touches; full: restart all.";
         ATTEMPTS_HISTORY: u32 = "jobmanager.execution.attempts-history-size", "16", "Former attempts kept for each subtask.";
         HEARTBEAT_INTERVAL: Duration = "heartbeat.interval", "10 s", "Time between two heartbeats.";
         HEARTBEAT_TIMEOUT: Duration = "heartbeat.timeout", "50 s", "Silence after which a peer counts as lost.";
@@ -394,7 +606,7 @@ pub mod options {
         REGISTRATION_MAX_TIMEOUT: Duration = "cluster.registration.max-timeout", "30 s", "Longest wait for the answer to a registration.";
         REGISTRATION_ERROR_DELAY: Duration = "cluster.registration.error-delay", "10 s", "Pause after a registration that ended in an error.";
         REGISTRATION_REFUSED_DELAY: Duration = "cluster.registration.refused-registration-delay", "30 s", "Pause after a refused registration.";
-        SLOTS: u32 = "taskmanager.numberOfTaskSlots", "1", "Slots of each TaskExecutor. In `engine submit` without a JobManager: as many as the job needs, if unset.";
+        SLOTS: u32 where SLOTS_PER_TASK_EXECUTOR = "taskmanager.numberOfTaskSlots", "1", "Slots of each TaskExecutor. In `engine submit` without a JobManager: as many as the job needs, if unset.";
         TASK_MANAGER_REGISTRATION_TIMEOUT: Duration = "taskmanager.registration.timeout", "5 min", "Time without a ResourceManager after which a TaskExecutor ends.";
         SLOT_TIMEOUT: Duration = "taskmanager.slot.timeout", "10 s", "Time after which a slot that was allocated but not used is freed.";
         SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", "5 min", "Time after which an unfulfilled slot request fails the job.";
@@ -402,14 +614,20 @@ pub mod options {
         RESOURCE_MANAGER_JOB_TIMEOUT: Duration = "resourcemanager.job.timeout", "5 min", "Time after which a job without leader is forgotten.";
         TASK_CANCELLATION_TIMEOUT: Duration = "task.cancellation.timeout", "3 min", "Time after which a task that does not end is reported.";
         SEGMENT_SIZE: MemorySize = "taskmanager.memory.segment-size", "32 kb", "Size of a network buffer: rows are sent at this fill.";
-        MAX_BUFFERS_PER_CHANNEL: u32 = "taskmanager.network.memory.max-buffers-per-channel", "10", "Buffers queued for one channel before the producer waits.";
+        MAX_BUFFERS_PER_CHANNEL: u32 where AT_LEAST_ONE = "taskmanager.network.memory.max-buffers-per-channel", "10", "Buffers queued for one channel before the producer waits.";
         JOB_STORE_CACHE_SIZE: MemorySize = "jobstore.cache-size", "50 mb", "Memory for finished jobs.";
-        JOB_STORE_EXPIRATION: Duration = "jobstore.expiration-time", "1 h", "Time for which finished jobs are shown.";
+        JOB_STORE_EXPIRATION: Duration as super::parse_seconds = "jobstore.expiration-time", "3600", "Time for which finished jobs are shown; a bare number counts seconds.";
         EXCEPTION_HISTORY: u32 = "web.exception-history-size", "16", "Failures kept for each job.";
         METRICS_INTERVAL: Duration = "metrics.fetcher.update-interval", "10 s", "Time between two updates of metrics in REST.";
         REST_ADDRESS: String = "rest.bind-address", "127.0.0.1", "Address that REST listens on.";
-        REST_PORT: u32 = "rest.port", "8081", "Port that REST listens on; 0: any.";
+        REST_PORT: u32 where PORTS = "rest.port", "8081", "Port that REST listens on; 0: any.";
         JOB_MANAGER_URL: Option<String> = "rest.address", "(none)", "Where a JobManager's REST is reached, for example http://127.0.0.1:8081.";
+        CLIENT_TIMEOUT: Duration = "client.timeout", "1 min", "Longest wait of the command line for the answer to one request.";
+        REST_CONNECTION_TIMEOUT: Duration = "rest.connection-timeout", "15 s", "Longest wait of the command line for a connection to REST.";
+        REST_RETRY_ATTEMPTS: u32 = "rest.retry.max-attempts", "20", "How often the command line repeats a reading request that found no leader or no connection.";
+        REST_RETRY_DELAY: Duration = "rest.retry.delay", "3 s", "Pause between two such requests.";
+        WEB_REFRESH: Duration = "web.refresh-interval", "3 s", "How often pages that show the cluster should ask again; told by GET /config.";
+        WEB_CANCEL: bool = "web.cancel.enable", "true", "Whether jobs may be cancelled over REST.";
         UPLOAD_MAX: MemorySize = "rest.server.max-content-length", "100 mb", "Longest body that REST accepts.";
         WEB_SUBMIT: bool = "web.submit.enable", "true", "Whether plugins may be uploaded and run over REST.";
         STORAGE_DIR: Option<String> = "cluster.storage-dir", "(none)", "Directory of the cluster's blobs and job graphs; unset: a temporary one.";
@@ -441,8 +659,81 @@ mod tests {
     #[test]
     fn every_default_is_valid() {
         for option in options::ALL {
-            assert!((option.is_valid)(option.default), "{}", option.key);
+            assert!(option.admits(option.default), "{}", option.key);
         }
+    }
+
+    /// Flink's defaults of the keys that this engine knows, from its option tables.
+    #[test]
+    fn defaults_equal_flinks() {
+        let flinks: BTreeMap<String, String> =
+            serde_json::from_str(include_str!("../../tests-data/flink_config_defaults.json")).expect("JSON");
+        let mut compared = 0;
+        for option in options::ALL {
+            let Some(flinks) = flinks.get(option.key) else { continue };
+            let mean_the_same = option.default == flinks
+                || MemorySize::parse(option.default).is_some_and(|size| MemorySize::parse(flinks) == Some(size))
+                || (option.default == "(none)" && flinks == "-1");
+            assert!(mean_the_same, "{}: {} is {flinks} in Flink", option.key, option.default);
+            assert!(option.admits(flinks), "{} does not take {flinks}", option.key);
+            compared += 1;
+        }
+        assert!(compared > 35, "only {compared} keys are Flink's");
+    }
+
+    #[test]
+    fn a_file_takes_dotted_nested_and_quoted_keys() {
+        let text = "parallelism.default = 4\n\"rest.port\" = 0\n[heartbeat]\ninterval = \"1 s\"\n[pipeline.operator-chaining]\nenabled = false\n";
+        let configuration = Configuration::parse_file(text, Path::new("engine.toml")).expect("valid");
+        assert_eq!(configuration.get(&options::PARALLELISM), 4);
+        assert_eq!(configuration.get(&options::REST_PORT), 0);
+        assert_eq!(configuration.get(&options::HEARTBEAT_INTERVAL), Duration::from_secs(1));
+        assert!(!configuration.get(&options::OPERATOR_CHAINING));
+        assert!(configuration.iter().all(|(_, _, origin)| origin == Origin::File));
+    }
+
+    #[track_caller]
+    fn check_file(text: &str, expected: &str) {
+        let error = Configuration::parse_file(text, Path::new("engine.toml")).expect_err("refused");
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_bad_file_is_refused_with_file_and_line() {
+        check_file(
+            "# a comment\n\n[heartbeat]\nintervall = \"1 s\"\n",
+            "engine.toml, line 4: unknown configuration key \"heartbeat.intervall\", did you mean \"heartbeat.interval\"?",
+        );
+        check_file(
+            "parallelism.default = 0",
+            "engine.toml, line 1: invalid value \"0\" for \"parallelism.default\": expected a whole number from 1 to 32768",
+        );
+        check_file(
+            "rest.port = [1]",
+            "engine.toml, line 1: invalid value \"a list\" for \"rest.port\": expected a whole number from 0 to 65535",
+        );
+        let error = Configuration::parse_file("a = 1\nb = \n", Path::new("x.toml")).expect_err("no TOML");
+        assert!(error.to_string().starts_with("x.toml, line 2: "), "{error}");
+    }
+
+    #[test]
+    fn words_and_ranges_are_checked() {
+        let mut configuration = Configuration::default();
+        let mut set = |key, value| configuration.set(key, value, Origin::Dynamic).map_err(|error| error.to_string());
+        assert_eq!(set("restart-strategy.type", "fixed-delay"), Ok(()));
+        assert_eq!(
+            set("restart-strategy.type", "sometimes"),
+            Err("invalid value \"sometimes\" for \"restart-strategy.type\": expected one of none, fixed-delay, \
+                 failure-rate, exponential-delay"
+                .to_owned())
+        );
+        assert_eq!(set("pipeline.max-parallelism", "-1"), Ok(()));
+        assert!(set("pipeline.max-parallelism", "40000").is_err());
+        assert!(set("restart-strategy.exponential-delay.jitter-factor", "1.5").is_err());
+        assert_eq!(set("jobstore.expiration-time", "3600"), Ok(()));
+        assert_eq!(configuration.get(&options::JOB_STORE_EXPIRATION), Duration::from_secs(3600));
+        assert_eq!(configuration.get(&options::EXPONENTIAL_ATTEMPTS), None);
+        assert_eq!(configuration.get(&options::MAX_PARALLELISM), None);
     }
 
     #[test]

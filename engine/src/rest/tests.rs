@@ -1,0 +1,982 @@
+//! The endpoint over real sockets, before a Dispatcher that answers from a script.
+
+use std::{
+    collections::BTreeMap,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{Blobs, PlanRequest, Programs, RestServices, job_submit, log_buffer::LogBuffer, server::RestServer};
+use crate::{
+    base::{
+        clock::{Clock, Timestamp},
+        config::{Configuration, Origin},
+        ids::{
+            BlobDigest, ExecutionAttemptId, ExecutionGraphId, ExecutionVertexId, GraphDigest, IntermediateDataSetId,
+            JobId, JobVertexId, OperatorId, ResourceId,
+        },
+        status::{ExecutionState, JobStatus},
+    },
+    graph::{
+        job_graph::{
+            Artifact, ChainedOperator, DistributionPattern, Grants, IntermediateDataSet, JobEdge, JobGraph, JobVertex,
+            ProgramSpec,
+        },
+        job_graph_codec,
+        stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamNode},
+    },
+    protocol::{
+        dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
+        job_details::{
+            AttemptDetails, FailureEntry, JobDetails, JobOverview, SubtaskDetails, TaskExecutorDetails, VertexDetails,
+        },
+        job_master::{FailureCause, OperatorMetric, Recoverability, TaskMetrics},
+        rpc::{ClientCall, DispatcherGateway},
+    },
+};
+
+const RUNNING: JobId = JobId::from_bytes([1; 16]);
+const FAILED: JobId = JobId::from_bytes([2; 16]);
+const FINISHED: JobId = JobId::from_bytes([3; 16]);
+const VERTEX: JobVertexId = JobVertexId::from_bytes([7; 16]);
+const NOW: i64 = 100_000;
+
+/// A vertex whose subtasks are in the given states.
+pub(crate) fn vertex(states: &[ExecutionState]) -> VertexDetails {
+    let subtasks = states
+        .iter()
+        .enumerate()
+        .map(|(index, state)| {
+            let index = u32::try_from(index).expect("few subtasks");
+            let former = attempt(index, 0, ExecutionState::Failed);
+            SubtaskDetails { current: attempt(index, 1, *state), former: vec![former] }
+        })
+        .collect();
+    VertexDetails {
+        id: VERTEX,
+        name: "Source: file -> Flat Map".to_owned(),
+        parallelism: u32::try_from(states.len()).expect("few subtasks"),
+        max_parallelism: 128,
+        slot_sharing_group: "default".to_owned(),
+        operators: vec![(1, "Source: file".to_owned()), (2, "Flat Map".to_owned())],
+        subtasks,
+    }
+}
+
+fn attempt(subtask_index: u32, attempt_number: u32, state: ExecutionState) -> AttemptDetails {
+    let order = [
+        ExecutionState::Created,
+        ExecutionState::Scheduled,
+        ExecutionState::Deploying,
+        ExecutionState::Initializing,
+        ExecutionState::Running,
+    ];
+    let mut timestamps: BTreeMap<ExecutionState, Timestamp> =
+        order.into_iter().zip([10, 20, 30, 40, 50]).map(|(state, time)| (state, Timestamp(time))).collect();
+    if state.is_terminal() {
+        timestamps.insert(state, Timestamp(90));
+    }
+    AttemptDetails {
+        attempt: ExecutionAttemptId {
+            graph: ExecutionGraphId::from_bytes([9; 16]),
+            execution_vertex: ExecutionVertexId { vertex: VERTEX, subtask_index },
+            attempt_number,
+        },
+        state,
+        timestamps,
+        task_executor: Some(ResourceId("te-1".to_owned())),
+        metrics: TaskMetrics {
+            records_in: 100 * u64::from(subtask_index + 1),
+            records_out: 200,
+            bytes_in: 1000,
+            bytes_out: 2000,
+            idle_ms: 25,
+            busy_ms: 50,
+            back_pressured_ms: 25,
+            cpu_ns: 40_000_000,
+            input_watermark: Some(i64::MIN),
+            operators: vec![OperatorMetric { node: 2, name: "words".to_owned(), value: 7.0 }],
+            ..TaskMetrics::default()
+        },
+        failure: None,
+    }
+}
+
+fn job(id: JobId, status: JobStatus) -> JobDetails {
+    let failure = FailureEntry {
+        time: Timestamp(80),
+        cause: FailureCause {
+            code: "guest-panic".to_owned(),
+            message: "\"Flat Map\" (1/2) panicked: <b>no</b>".to_owned(),
+            detail: "at lib.rs:3".to_owned(),
+            recoverability: Recoverability::Recoverable,
+        },
+        task_name: Some("Source: file -> Flat Map (1/2)".to_owned()),
+        task_executor: Some(ResourceId("te-1".to_owned())),
+    };
+    let state = match status {
+        JobStatus::Finished => ExecutionState::Finished,
+        JobStatus::Failed => ExecutionState::Failed,
+        _ => ExecutionState::Running,
+    };
+    let failed = status == JobStatus::Failed;
+    JobDetails {
+        job: id,
+        name: "<script>alert(1)</script>".to_owned(),
+        status,
+        timestamps: [(JobStatus::Initializing, 1000), (JobStatus::Created, 1001), (status, 2000)]
+            .map(|(status, time)| (status, Timestamp(time)))
+            .into(),
+        vertices: vec![vertex(&[state, state])],
+        json_plan: json!({"jid": id, "name": "words", "type": "STREAMING", "nodes": []}).to_string(),
+        configuration: Configuration::default(),
+        restart_strategy: "none".to_owned(),
+        restarts: 2,
+        root_failure: failed.then(|| failure.clone()),
+        failures: if failed { vec![failure.clone(), failure] } else { Vec::new() },
+    }
+}
+
+fn overview(details: &JobDetails) -> JobOverview {
+    JobOverview {
+        job: details.job,
+        name: details.name.clone(),
+        status: details.status,
+        started: Timestamp(1000),
+        ended: details.status.is_globally_terminal().then_some(Timestamp(2000)),
+        last_modified: Timestamp(2000),
+        tasks: [(ExecutionState::Running, 2)].into(),
+    }
+}
+
+/// Answers as a Dispatcher with three jobs would, and remembers what it was asked.
+async fn dispatcher(mut calls: mpsc::Receiver<ClientCall>, asked: Arc<Mutex<Vec<DispatcherRequest>>>) {
+    let jobs = [job(RUNNING, JobStatus::Running), job(FAILED, JobStatus::Failed), job(FINISHED, JobStatus::Finished)];
+    while let Some(ClientCall { request, reply }) = calls.recv().await {
+        let find = |id: &JobId| jobs.iter().find(|job| job.job == *id);
+        let unknown = |id: &JobId| DispatcherResponse::Refused(DispatcherError::UnknownJob(*id));
+        let answer = match &request {
+            DispatcherRequest::SubmitJob(job_graph) if job_graph.job_id == RUNNING => {
+                DispatcherResponse::Refused(DispatcherError::DuplicateJob(RUNNING))
+            }
+            DispatcherRequest::SubmitJob(_) | DispatcherRequest::Shutdown => DispatcherResponse::Acknowledged,
+            DispatcherRequest::CancelJob(id) => match find(id).map(|job| job.status) {
+                None => unknown(id),
+                Some(status) if status.is_globally_terminal() => {
+                    DispatcherResponse::Refused(DispatcherError::AlreadyEnded(*id, status))
+                }
+                Some(_) => DispatcherResponse::Acknowledged,
+            },
+            DispatcherRequest::ListJobs => DispatcherResponse::Jobs(jobs.iter().map(overview).collect()),
+            DispatcherRequest::JobDetails(id) | DispatcherRequest::AwaitTermination(id) => {
+                find(id).map_or_else(|| unknown(id), |job| DispatcherResponse::Details(job.clone()))
+            }
+            DispatcherRequest::ListTaskExecutors => DispatcherResponse::TaskExecutors(vec![TaskExecutorDetails {
+                id: ResourceId("te-1".to_owned()),
+                slots: 4,
+                free_slots: 2,
+                allocated: vec![RUNNING, RUNNING],
+                last_heartbeat: Timestamp(NOW - 5),
+                cpu_cores: 2,
+                memory_bytes: 1 << 30,
+            }]),
+        };
+        asked.lock().expect("no panic in a test").push(request);
+        reply.send(answer).expect("the caller waits");
+    }
+}
+
+/// A running endpoint, and what stands behind it.
+struct Fixture {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<DispatcherRequest>>>,
+    blobs: Arc<Mutex<BTreeMap<BlobDigest, usize>>>,
+    admitted: Arc<AtomicUsize>,
+    dir: tempfile::TempDir,
+    // Dropped last: it carries the endpoint and the Dispatcher.
+    _runtime: tokio::runtime::Runtime,
+    _server: RestServer,
+}
+
+/// Counts how often each blob was put without being discarded.
+struct CountedBlobs(Arc<Mutex<BTreeMap<BlobDigest, usize>>>);
+
+impl Blobs for CountedBlobs {
+    fn put(&self, bytes: &[u8]) -> Result<BlobDigest, String> {
+        let digest = job_submit::digest(bytes);
+        *self.0.lock().expect("no panic").entry(digest).or_default() += 1;
+        Ok(digest)
+    }
+
+    fn discard(&self, digest: BlobDigest) -> Result<(), String> {
+        *self.0.lock().expect("no panic").get_mut(&digest).expect("was put") -= 1;
+        Ok(())
+    }
+}
+
+/// Admits what begins as WebAssembly does and plans two vertices.
+struct ScriptedPrograms(Arc<AtomicUsize>);
+
+impl Programs for ScriptedPrograms {
+    fn admit(&self, plugin: &[u8], name: &str) -> Result<(), String> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        if plugin.starts_with(b"\0asm") { Ok(()) } else { Err(format!("{name} is not a WebAssembly file")) }
+    }
+
+    fn describe(&self, plugin: &[u8], name: &str) -> Result<String, String> {
+        self.admit(plugin, name).map(|()| "counts words".to_owned())
+    }
+
+    fn plan(&self, request: PlanRequest) -> Result<JobGraph, String> {
+        let mut job_graph = job_graph(request.job, &request.plugin);
+        job_graph.program.args = request.args;
+        job_graph.configuration = request.configuration;
+        if job_graph.program.args == ["--fail"] {
+            return Err("the program refused its arguments: unknown option --fail".to_owned());
+        }
+        Ok(job_graph)
+    }
+}
+
+impl Fixture {
+    fn start(settings: &[(&str, &str)]) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let dir = tempfile::tempdir().expect("a directory");
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (sender, calls) = mpsc::channel(8);
+        runtime.spawn(dispatcher(calls, Arc::clone(&asked)));
+        let mut configuration = Configuration::default();
+        configuration.set("rest.port", "0", Origin::File).expect("valid");
+        for (key, value) in settings {
+            configuration.set(key, value, Origin::File).expect("valid");
+        }
+        let kept = Arc::new(Mutex::new(BTreeMap::new()));
+        let admitted = Arc::new(AtomicUsize::new(0));
+        let services = RestServices {
+            gateway: DispatcherGateway::new(sender),
+            blobs: Arc::new(CountedBlobs(Arc::clone(&kept))),
+            programs: Arc::new(ScriptedPrograms(Arc::clone(&admitted))),
+            configuration,
+            jars_dir: dir.path().join("jars"),
+            clock: Clock::new_virtual(Timestamp(NOW)),
+            log: Arc::new(LogBuffer::default()),
+        };
+        services.log.append("job a started\njob b started");
+        let server = runtime.block_on(RestServer::start(services)).expect("started");
+        Self { address: server.address(), asked, blobs: kept, admitted, dir, _runtime: runtime, _server: server }
+    }
+
+    /// Sends a request and returns status, head and body.
+    fn send(&self, method: &str, path: &str, content_type: &str, body: &[u8]) -> (u16, String, String) {
+        let mut stream = TcpStream::connect(self.address).expect("listening");
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
+             Connection: close\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).expect("sent");
+        // A server that refuses a body early closes the connection while it is being sent.
+        let sent = stream.write_all(body);
+        let mut answer = Vec::new();
+        let read = stream.read_to_end(&mut answer);
+        assert!(!answer.is_empty(), "no answer: {sent:?} {read:?}");
+        let answer = String::from_utf8(answer).expect("text");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).expect("a status").parse().expect("a number");
+        (status, head.to_lowercase(), body.to_owned())
+    }
+
+    fn json(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let (status, head, body) = self.send(method, path, "application/json", body.as_bytes());
+        assert!(head.contains("content-type: application/json"), "{path}: {head}");
+        (status, serde_json::from_str(&body).expect("JSON"))
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        self.json("GET", path, "")
+    }
+
+    #[track_caller]
+    fn check_refused(&self, method: &str, path: &str, status: u16, message: &str) {
+        let (actual, body) = self.json(method, path, "");
+        assert_eq!(actual, status, "{method} {path}: {body}");
+        let messages = body["errors"].as_array().expect("errors");
+        assert!(messages[0].as_str().expect("text").contains(message), "{method} {path}: {body}");
+    }
+
+    fn submitted(&self) -> Vec<JobId> {
+        let asked = self.asked.lock().expect("no panic");
+        asked
+            .iter()
+            .filter_map(|request| match request {
+                DispatcherRequest::SubmitJob(job_graph) => Some(job_graph.job_id),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// True if no upload is held and no file was left.
+    fn is_clean(&self) -> bool {
+        let files = std::fs::read_dir(self.dir.path().join("jars")).expect("there").count();
+        files == 0 && self.blobs.lock().expect("no panic").values().all(|count| *count == 0)
+    }
+
+    fn multipart(&self, path: &str, parts: &[(&str, Option<&str>, &[u8])]) -> (u16, Value) {
+        let (content_type, body) = multipart(parts);
+        let (status, _, body) = self.send("POST", path, &content_type, &body);
+        (status, serde_json::from_str(&body).expect("JSON"))
+    }
+}
+
+fn multipart(parts: &[(&str, Option<&str>, &[u8])]) -> (String, Vec<u8>) {
+    let mut body = Vec::new();
+    for (name, file_name, content) in parts {
+        body.extend(format!("--limit\r\nContent-Disposition: form-data; name=\"{name}\"").bytes());
+        if let Some(file_name) = file_name {
+            body.extend(format!("; filename=\"{file_name}\"").bytes());
+        }
+        body.extend(b"\r\n\r\n");
+        body.extend(*content);
+        body.extend(b"\r\n");
+    }
+    body.extend(b"--limit--\r\n");
+    ("multipart/form-data; boundary=limit".to_owned(), body)
+}
+
+const PLUGIN: &[u8] = b"\0asm plugin";
+
+fn node(id: u32, operator: Operator) -> StreamNode {
+    StreamNode {
+        id,
+        name: format!("node {id}"),
+        operator,
+        uid: None,
+        uid_hash: None,
+        parallelism: None,
+        max_parallelism: None,
+        slot_sharing_group: None,
+        co_location_group: None,
+        chaining: ChainingStrategy::Always,
+        buffer_timeout: None,
+        input_types: Vec::new(),
+        output_type: None,
+        key_type: None,
+        states: Vec::new(),
+    }
+}
+
+/// Two vertices, a native source and a guest operator, with an edge between them.
+fn job_graph(job_id: JobId, plugin: &[u8]) -> JobGraph {
+    let plugin = job_submit::digest(plugin);
+    let (source, sink) = (JobVertexId::from_bytes([11; 16]), JobVertexId::from_bytes([12; 16]));
+    let data_set = IntermediateDataSetId::from_bytes([13; 16]);
+    let edge = StreamEdge {
+        source: 1,
+        target: 2,
+        input: 0,
+        partitioner: Some(Partitioner::Rebalance),
+        side_output: None,
+        selector: None,
+        record_type: "string".to_owned(),
+    };
+    let vertex = |id, node: StreamNode| JobVertex {
+        id,
+        name: node.name.clone(),
+        parallelism: 2,
+        max_parallelism: 128,
+        max_parallelism_configured: false,
+        operators: vec![ChainedOperator {
+            plugin: node.operator.is_guest().then_some(plugin),
+            node,
+            operator_id: OperatorId::from_bytes([5; 16]),
+            user_defined_id: None,
+            managed_memory_fraction: 0.0,
+        }],
+        chained_edges: Vec::new(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        slot_sharing_group: "default".to_owned(),
+        co_location_group: None,
+        resources: None,
+    };
+    let numbers = ConnectorSpec { name: "sequence".to_owned(), options: BTreeMap::new() };
+    let mut first = vertex(source, node(1, Operator::Source(numbers)));
+    let mut second = vertex(sink, node(2, Operator::Guest("Map".to_owned())));
+    first.outputs.push(IntermediateDataSet {
+        id: data_set,
+        edge,
+        partitioner: Partitioner::Rebalance,
+        pattern: DistributionPattern::AllToAll,
+        consumer: sink,
+        buffer_timeout: 100,
+    });
+    second.inputs.push(JobEdge {
+        source: data_set,
+        producer: source,
+        partitioner: Partitioner::Rebalance,
+        pattern: DistributionPattern::AllToAll,
+        target_node: 2,
+        input: 0,
+    });
+    JobGraph {
+        job_id,
+        name: "words".to_owned(),
+        vertices: vec![first, second],
+        configuration: Configuration::default(),
+        program: ProgramSpec {
+            plugin,
+            plugin_name: "words.wasm".to_owned(),
+            args: Vec::new(),
+            graph_digest: GraphDigest::from_bytes([0; 32]),
+        },
+        grants: Grants::default(),
+        artifacts: Vec::new(),
+        json_plan: "{\"nodes\":[]}".to_owned(),
+    }
+}
+
+fn request_part(artifacts: &[(&str, &str)]) -> Vec<u8> {
+    let artifacts: Vec<Value> =
+        artifacts.iter().map(|(entry, file)| json!({"entryName": entry, "fileName": file})).collect();
+    json!({
+        "jobGraphFileName": "graph.bin",
+        "jobJarFileNames": ["words.wasm"],
+        "jobArtifactFileNames": artifacts,
+        "aFieldOfALaterVersion": 1,
+    })
+    .to_string()
+    .into_bytes()
+}
+
+/// Where an answer differs from the shape of Flink's.
+fn differences(place: &str, value: &Value, shape: &Value, found: &mut Vec<String>) {
+    let mut expect = |fits: bool| {
+        if !fits {
+            found.push(format!("{place}: {value} is not {shape}"));
+        }
+    };
+    match shape {
+        Value::String(kind) => match kind.as_str() {
+            "any" => {}
+            // Flink leaves such fields null as well.
+            "string" => expect(value.is_string() || value.is_null()),
+            "integer" => expect(value.is_i64() || value.is_u64() || value.is_null()),
+            "number" => expect(value.is_number()),
+            "boolean" => expect(value.is_boolean()),
+            "object" => expect(value.is_object()),
+            words => expect(value.as_str().is_some_and(|word| words.split('|').any(|known| known == word))),
+        },
+        Value::Array(shapes) => match value {
+            Value::Array(values) => {
+                for (index, value) in values.iter().enumerate() {
+                    differences(&format!("{place}[{index}]"), value, &shapes[0], found);
+                }
+            }
+            _ => expect(false),
+        },
+        Value::Object(shapes) => {
+            let Value::Object(values) = value else { return expect(false) };
+            if let Some(shape) = shapes.get("<key>") {
+                for (key, value) in values {
+                    differences(&format!("{place}.{key}"), value, shape, found);
+                }
+                return;
+            }
+            for (key, shape) in shapes {
+                match values.get(key) {
+                    Some(value) => differences(&format!("{place}.{key}"), value, shape, found),
+                    None => found.push(format!("{place}.{key} is missing")),
+                }
+            }
+            found.extend(
+                values.keys().filter(|key| !shapes.contains_key(*key)).map(|key| format!("{place}.{key} is new")),
+            );
+        }
+        _ => expect(false),
+    }
+}
+
+#[test]
+fn answers_have_the_fields_of_flinks() {
+    let vectors: Value =
+        serde_json::from_str(include_str!("../../tests-data/flink_rest_endpoints.json")).expect("JSON");
+    let fixture = Fixture::start(&[]);
+    let (_, uploaded) = fixture.multipart("/jars/upload", &[("jarfile", Some("words.wasm"), PLUGIN)]);
+    let jar = uploaded["filename"].as_str().expect("a name").to_owned();
+    let mut compared = Vec::new();
+    for endpoint in vectors["endpoints"].as_array().expect("a list") {
+        let (method, path) = (endpoint["method"].as_str().expect("text"), endpoint["path"].as_str().expect("text"));
+        let is_ours = |ours: &&super::routes::Route| {
+            ours.method == method && ours.path.replace('{', ":").replace('}', "") == path
+        };
+        let Some(route) = super::routes::ROUTES.iter().find(is_ours) else { continue };
+        // Those with a body of several parts, without an answer, or without checkpoints have tests of their own.
+        if path.contains("/checkpoints")
+            || matches!((method, path), ("POST", "/jobs" | "/jars/upload") | ("DELETE", "/jars/:jarid"))
+        {
+            continue;
+        }
+        for job in [RUNNING, FAILED, FINISHED] {
+            if method == "PATCH" && job != RUNNING {
+                continue;
+            }
+            let path = path
+                .replace(":jobid", &job.to_string())
+                .replace(":vertexid", &VERTEX.to_string())
+                .replace(":subtaskindex", "1")
+                .replace(":attempt", "0")
+                .replace(":taskmanagerid", "te-1")
+                .replace(":jarid", &jar);
+            for prefix in ["", "/v1"] {
+                let (status, answer) = fixture.json(method, &format!("{prefix}{path}"), "");
+                assert_eq!(Some(u64::from(status)), endpoint["success_code"].as_u64(), "{path}: {answer}");
+                assert_eq!(status, route.success, "{path}");
+                let mut found = Vec::new();
+                differences(&path, &answer, &endpoint["response"], &mut found);
+                // The result stands only in the answer for a job that ended.
+                found
+                    .retain(|difference| !(job == RUNNING && difference.ends_with(".job-execution-result is missing")));
+                assert_eq!(found, Vec::<String>::new());
+            }
+        }
+        compared.push(path);
+    }
+    assert!(compared.len() >= 36, "only {} paths were compared: {compared:?}", compared.len());
+}
+
+#[test]
+fn a_job_is_told_with_its_numbers() {
+    let fixture = Fixture::start(&[]);
+    let (_, answer) = fixture.get(&format!("/jobs/{RUNNING}"));
+    assert_eq!(answer["start-time"], 1000);
+    assert_eq!(answer["end-time"], -1);
+    assert_eq!(answer["duration"], NOW - 1000);
+    assert_eq!(answer["timestamps"]["RUNNING"], 2000);
+    assert_eq!(answer["status-counts"]["RUNNING"], 1);
+    let vertex = &answer["vertices"][0];
+    assert_eq!(vertex["status"], "RUNNING");
+    assert_eq!(vertex["tasks"]["RUNNING"], 2);
+    assert_eq!(vertex["metrics"]["read-records"], 300);
+    assert_eq!(vertex["start-time"], 30);
+    let (_, answer) = fixture.get(&format!("/jobs/{FINISHED}/execution-result"));
+    assert_eq!(answer["job-execution-result"]["application-status"], "SUCCEEDED");
+    assert_eq!(answer["job-execution-result"]["net-runtime"], 1000);
+    let (_, answer) = fixture.get("/jobs/overview");
+    assert_eq!(answer["jobs"][0]["tasks"]["total"], 2);
+    assert_eq!(answer["jobs"][0]["tasks"]["running"], 2);
+    assert_eq!(answer["jobs"][0]["tasks"]["created"], 0);
+    assert_eq!(answer["jobs"][1]["duration"], 1000);
+    let (_, answer) = fixture.get("/overview");
+    assert_eq!((&answer["jobs-running"], &answer["jobs-failed"]), (&json!(1), &json!(1)));
+    assert_eq!((&answer["slots-total"], &answer["slots-available"]), (&json!(4), &json!(2)));
+    let (_, answer) = fixture.get(&format!("/jobs/{RUNNING}/vertices/{VERTEX}/backpressure"));
+    assert_eq!((&answer["subtasks"][0]["ratio"], &answer["backpressureLevel"]), (&json!(0.25), &json!("low")));
+}
+
+#[test]
+fn failures_are_told_newest_first_and_filtered() {
+    let fixture = Fixture::start(&[]);
+    let path = format!("/jobs/{FAILED}/exceptions");
+    let (_, answer) = fixture.get(&path);
+    assert_eq!(answer["root-exception"], "\"Flat Map\" (1/2) panicked: <b>no</b>\nat lib.rs:3");
+    assert_eq!(answer["exceptionHistory"]["entries"].as_array().map(Vec::len), Some(2));
+    assert_eq!(answer["exceptionHistory"]["truncated"], false);
+    let (_, answer) = fixture.get(&format!("{path}?maxExceptions=1"));
+    assert_eq!(answer["exceptionHistory"]["entries"].as_array().map(Vec::len), Some(1));
+    assert_eq!(answer["exceptionHistory"]["truncated"], true);
+    let (_, answer) = fixture.get(&format!("{path}?failureLabelFilter=code:other"));
+    assert_eq!(answer["exceptionHistory"]["entries"], json!([]));
+    fixture.check_refused("GET", &format!("{path}?maxExceptions=many"), 400, "\"maxExceptions\" is \"many\"");
+    fixture.check_refused("GET", &format!("{path}?failureLabelFilter=x"), 400, "is not key:value");
+}
+
+#[test]
+fn metrics_are_listed_read_and_aggregated() {
+    let fixture = Fixture::start(&[]);
+    let vertex = format!("/jobs/{RUNNING}/vertices/{VERTEX}");
+    let (_, names) = fixture.get(&format!("{vertex}/metrics"));
+    let names: Vec<&str> = names.as_array().expect("a list").iter().filter_map(|entry| entry["id"].as_str()).collect();
+    assert!(names.contains(&"0.numRecordsIn") && names.contains(&"1.Flat_Map.words"), "{names:?}");
+    let (_, values) = fixture.get(&format!("{vertex}/metrics?get=1.numRecordsIn,nonsense,0.Flat_Map.words"));
+    assert_eq!(values, json!([{"id": "1.numRecordsIn", "value": "200"}, {"id": "0.Flat_Map.words", "value": "7"}]));
+    let (_, values) = fixture.get(&format!("{vertex}/subtasks/metrics?get=numRecordsIn&agg=min,sum"));
+    assert_eq!(values, json!([{"id": "numRecordsIn", "min": 100.0, "sum": 300.0}]));
+    let (_, values) = fixture.get(&format!("{vertex}/subtasks/metrics?get=numRecordsIn&subtasks=1-9"));
+    assert_eq!(values[0]["avg"], 200.0);
+    let (_, values) = fixture.get(&format!("{vertex}/subtasks/1/metrics?get=numRecordsIn"));
+    assert_eq!(values, json!([{"id": "numRecordsIn", "value": "200"}]));
+    let (_, values) = fixture.get(&format!("{vertex}/watermarks"));
+    assert_eq!(values[0], json!({"id": "0.currentInputWatermark", "value": "-9223372036854775808"}));
+    let (_, values) = fixture.get("/jobs/metrics?get=numRestarts&agg=sum");
+    assert_eq!(values, json!([{"id": "numRestarts", "sum": 6.0}]));
+    fixture.check_refused("GET", &format!("{vertex}/subtasks/metrics?agg=median"), 400, "\"agg\" is \"median\"");
+    fixture.check_refused("GET", &format!("{vertex}/subtasks/metrics?subtasks=a"), 400, "\"subtasks\" is \"a\"");
+    let (status, _, text) = fixture.send("GET", "/metrics", "text/plain", b"");
+    assert_eq!(status, 200);
+    let sample = format!(
+        "flink_taskmanager_job_task_numRecordsIn{{job_id=\"{RUNNING}\",job_name=\"<script>alert(1)</script>\",\
+         task_id=\"{VERTEX}\",task_name=\"Source: file -> Flat Map\",subtask_index=\"1\"}} 200\n"
+    );
+    assert!(text.contains(&sample), "{text}");
+    assert!(text.contains("flink_taskmanager_job_task_operator_words{"), "{text}");
+}
+
+#[test]
+fn what_is_not_there_is_refused_with_flinks_codes() {
+    let fixture = Fixture::start(&[]);
+    let unknown = "f".repeat(32);
+    for (method, path, status, message) in [
+        ("GET", "/nonsense".to_owned(), 404, "nothing at /nonsense"),
+        ("POST", "/overview".to_owned(), 405, "does not take POST"),
+        ("GET", "/jobs/xyz".to_owned(), 400, "\"xyz\" is not a job id"),
+        ("GET", format!("/jobs/{unknown}"), 404, "there is no job"),
+        ("GET", format!("/jobs/{RUNNING}/vertices/{unknown}"), 404, "vertex"),
+        ("GET", format!("/jobs/{RUNNING}/vertices/1"), 400, "\"1\" is not a job vertex id"),
+        ("GET", format!("/jobs/{RUNNING}/vertices/{VERTEX}/subtasks/2"), 404, "subtask 2"),
+        ("GET", format!("/jobs/{RUNNING}/vertices/{VERTEX}/subtasks/x"), 400, "\"x\""),
+        ("GET", format!("/jobs/{RUNNING}/vertices/{VERTEX}/subtasks/0/attempts/9"), 404, "attempt 9"),
+        ("GET", "/taskmanagers/te-9".to_owned(), 404, "te-9"),
+        ("GET", format!("/jobs/{RUNNING}/checkpoints"), 404, "Checkpointing has not been enabled"),
+        ("GET", format!("/jobs/{RUNNING}/checkpoints/config"), 404, "Checkpointing has not been enabled"),
+        ("GET", format!("/jobs/{RUNNING}/checkpoints/details/1"), 404, "Checkpointing has not been enabled"),
+        ("PATCH", format!("/jobs/{unknown}?mode=cancel"), 404, "there is no job"),
+        ("PATCH", format!("/jobs/{FINISHED}?mode=cancel"), 409, "has ended as FINISHED"),
+        ("PATCH", format!("/jobs/{RUNNING}?mode=stop"), 308, "has been removed"),
+        ("PATCH", format!("/jobs/{RUNNING}?mode=kill"), 400, "\"kill\""),
+        ("DELETE", format!("/jars/{unknown}_a.wasm"), 400, "no uploaded plugin"),
+        ("GET", "/jobmanager/logs/..%2f..%2fpasswd".to_owned(), 404, "no log"),
+    ] {
+        fixture.check_refused(method, &path, status, message);
+    }
+}
+
+#[test]
+fn a_job_is_cancelled_by_both_paths() {
+    let fixture = Fixture::start(&[]);
+    assert_eq!(fixture.json("PATCH", &format!("/v1/jobs/{RUNNING}?mode=cancel"), ""), (202, json!({})));
+    assert_eq!(fixture.json("PATCH", &format!("/jobs/{RUNNING}"), ""), (202, json!({})));
+    assert_eq!(fixture.get(&format!("/jobs/{RUNNING}/yarn-cancel")), (202, json!({})));
+    let asked = fixture.asked.lock().expect("no panic").clone();
+    assert_eq!(asked, vec![DispatcherRequest::CancelJob(RUNNING); 3]);
+}
+
+#[test]
+fn a_submission_reaches_the_dispatcher_with_the_owners_limits() {
+    let fixture = Fixture::start(&[("sandbox.memory.max", "32 mb")]);
+    let job = JobId::random();
+    let mut graph = job_graph(job, PLUGIN);
+    graph.configuration.set("sandbox.memory.max", "4 gb", Origin::Dynamic).expect("valid");
+    graph.configuration.set("sandbox.call.cpu-time", "1 h", Origin::Dynamic).expect("valid");
+    graph.configuration.set("pipeline.name", "mine", Origin::Dynamic).expect("valid");
+    graph.artifacts.push(Artifact { name: "model.bin".to_owned(), digest: job_submit::digest(b"weights") });
+    let encoded = job_graph_codec::encode(&graph).expect("encodes");
+    let (status, answer) = fixture.multipart(
+        "/v1/jobs",
+        &[
+            ("request", None, &request_part(&[("model.bin", "../../m")])),
+            ("file_0", Some("graph.bin"), &encoded),
+            ("file_1", Some("words.wasm"), PLUGIN),
+            ("file_2", Some("../../m"), b"weights"),
+        ],
+    );
+    assert_eq!((status, answer), (202, json!({"jobUrl": format!("/jobs/{job}")})));
+    let asked = fixture.asked.lock().expect("no panic");
+    let [DispatcherRequest::SubmitJob(submitted)] = asked.as_slice() else { panic!("{asked:?}") };
+    let settings: Vec<(&str, &str)> = submitted.configuration.iter().map(|(key, value, _)| (key, value)).collect();
+    assert_eq!(settings, [("pipeline.name", "mine"), ("sandbox.memory.max", "32 mb")]);
+    assert_eq!(submitted.artifacts, graph.artifacts);
+    let kept = fixture.blobs.lock().expect("no panic");
+    assert_eq!(kept.len(), 2);
+    assert!(kept.values().all(|uploads| *uploads == 0), "the job itself refers to its blobs");
+}
+
+#[test]
+fn a_refused_submission_leaves_nothing() {
+    let fixture = Fixture::start(&[("rest.server.max-content-length", "64 kb")]);
+    let encode = |graph: &JobGraph| job_graph_codec::encode(graph).expect("encodes");
+    let good = encode(&job_graph(JobId::random(), PLUGIN));
+    let duplicate = encode(&job_graph(RUNNING, PLUGIN));
+    let foreign = encode(&job_graph(JobId::random(), b"\0asm another"));
+    let mut greedy = job_graph(JobId::random(), PLUGIN);
+    greedy.grants.read.push("/etc/passwd".into());
+    greedy.grants.write.push("/tmp/out".into());
+    greedy.grants.net.push("169.254.169.254:80".to_owned());
+    let greedy = encode(&greedy);
+    let bad_plugin = encode(&job_graph(JobId::random(), b"#!/bin/sh"));
+    let request = request_part(&[]);
+    let artifact = request_part(&[("model.bin", "m")]);
+    let long = vec![b'x'; 100_000];
+    type Parts<'a> = Vec<(&'a str, Option<&'a str>, &'a [u8])>;
+    let cases: Vec<(Parts<'_>, u16, &str)> = vec![
+        (vec![], 400, "part \"request\" is missing"),
+        (vec![("request", None, b"{")], 400, "part \"request\" cannot be read"),
+        (vec![("request", None, b"{}")], 400, "no field jobGraphFileName"),
+        (vec![("request", None, &request)], 400, "no file \"graph.bin\" was uploaded"),
+        (
+            vec![("request", None, &request), ("f", Some("graph.bin"), &good), ("g", Some("graph.bin"), &good)],
+            400,
+            "uploaded twice",
+        ),
+        (vec![("request", None, &request), ("f", Some("graph.bin"), b"nonsense")], 400, "not a job graph"),
+        (vec![("request", None, &request), ("f", Some("graph.bin"), &good)], 400, "no file \"words.wasm\""),
+        (
+            vec![("request", None, &request), ("f", Some("graph.bin"), &foreign), ("p", Some("words.wasm"), PLUGIN)],
+            400,
+            "needs the plugin \"words.wasm\" with SHA-256",
+        ),
+        (
+            vec![
+                ("request", None, &artifact),
+                ("f", Some("graph.bin"), &good),
+                ("p", Some("words.wasm"), PLUGIN),
+                ("m", Some("m"), b"x"),
+            ],
+            400,
+            "knows no artifact \"model.bin\"",
+        ),
+        (
+            vec![("request", None, &request), ("f", Some("graph.bin"), &greedy), ("p", Some("words.wasm"), PLUGIN)],
+            400,
+            "the job may not read /etc/passwd on this server; its owner can allow it with `engine cluster --allow-read",
+        ),
+        (
+            vec![
+                ("request", None, &request),
+                ("f", Some("graph.bin"), &bad_plugin),
+                ("p", Some("words.wasm"), b"#!/bin/sh"),
+            ],
+            400,
+            "words.wasm is not a WebAssembly file",
+        ),
+        (
+            vec![("request", None, &request), ("f", Some("graph.bin"), &duplicate), ("p", Some("words.wasm"), PLUGIN)],
+            409,
+            "has been submitted already",
+        ),
+        (vec![("request", None, &request), ("f", Some("graph.bin"), &long)], 413, ""),
+    ];
+    for (parts, status, message) in cases {
+        let (actual, answer) = fixture.multipart("/jobs", &parts);
+        assert_eq!(actual, status, "{message}: {answer}");
+        assert!(answer["errors"][0].as_str().expect("text").contains(message), "{message}: {answer}");
+        assert!(fixture.is_clean(), "{message}");
+    }
+    let submitted = fixture.submitted();
+    assert_eq!(submitted, [RUNNING], "only the duplicate got as far as the Dispatcher");
+    let (status, _, body) = fixture.send("POST", "/jobs", "application/json", b"{}");
+    assert_eq!(status, 400, "{body}");
+}
+
+#[test]
+fn all_problems_of_a_job_graph_are_told() {
+    let fixture = Fixture::start(&[]);
+    let mut graph = job_graph(JobId::random(), PLUGIN);
+    graph.vertices[0].parallelism = 1 << 31;
+    graph.vertices[1].max_parallelism = 1;
+    graph.vertices[1].operators[0].plugin = None;
+    graph.vertices.reverse();
+    graph.artifacts = vec![Artifact { name: "../x".to_owned(), digest: job_submit::digest(PLUGIN) }; 2];
+    graph.configuration.set("execution.row-errors.dead-letter.dir", "/tmp/letters", Origin::Dynamic).expect("valid");
+    let encoded = job_graph_codec::encode(&graph).expect("encodes");
+    let parts: [(&str, Option<&str>, &[u8]); 3] =
+        [("request", None, &request_part(&[])), ("f", Some("graph.bin"), &encoded), ("p", Some("words.wasm"), PLUGIN)];
+    let (status, answer) = fixture.multipart("/jobs", &parts);
+    assert_eq!(status, 400);
+    let told = answer["errors"].to_string();
+    for problem in [
+        "parallelism 2147483648 is not between 1 and 32768",
+        "max parallelism 1 is not between its parallelism 2",
+        "2147483650 subtasks",
+        "is there a cycle?",
+        "does not belong to the job's plugin",
+        "artifact \\\"../x\\\" occurs twice",
+        "its name is not a plain file name",
+        "the job may not write /tmp/letters",
+    ] {
+        assert!(told.contains(problem), "{problem}: {told}");
+    }
+    assert!(fixture.is_clean());
+}
+
+#[test]
+fn an_owner_grants_roots_and_nothing_around_them() {
+    let root = tempfile::tempdir().expect("a directory");
+    let inside = root.path().join("in.txt");
+    std::fs::write(&inside, "x").expect("written");
+    std::os::unix::fs::symlink("/etc", root.path().join("link")).expect("linked");
+    let shown = root.path().to_str().expect("text").to_owned();
+    let fixture = Fixture::start(&[("sandbox.allow-read", &shown), ("sandbox.allow-net", "localhost:9, db:5432")]);
+    let submit = |read: &Path, net: &str| {
+        let mut graph = job_graph(JobId::random(), PLUGIN);
+        graph.grants.read.push(read.to_owned());
+        graph.grants.net.push(net.to_owned());
+        let encoded = job_graph_codec::encode(&graph).expect("encodes");
+        let parts: [(&str, Option<&str>, &[u8]); 3] = [
+            ("request", None, &request_part(&[])),
+            ("f", Some("graph.bin"), &encoded),
+            ("p", Some("words.wasm"), PLUGIN),
+        ];
+        fixture.multipart("/jobs", &parts).0
+    };
+    assert_eq!(submit(&inside, "db:5432"), 202);
+    assert_eq!(submit(&root.path().join("*.txt"), "localhost:9"), 202);
+    assert_eq!(submit(&inside, "db:5433"), 400);
+    assert_eq!(submit(&root.path().join("link/passwd"), "db:5432"), 400);
+    assert_eq!(submit(&root.path().join("*/../../etc/*"), "db:5432"), 400);
+    assert_eq!(submit(&root.path().join("../other"), "db:5432"), 400);
+}
+
+#[test]
+fn plugins_are_uploaded_planned_run_and_deleted() {
+    let fixture = Fixture::start(&[]);
+    let (status, answer) = fixture.multipart("/jars/upload", &[("jarfile", Some("../../x/wörd.wasm"), PLUGIN)]);
+    assert_eq!(status, 200, "{answer}");
+    let id = answer["filename"].as_str().expect("a name").to_owned();
+    assert_eq!(id.split_once('_').expect("uuid_name").1, "w_rd.wasm");
+    let (_, list) = fixture.get("/jars");
+    assert_eq!(list["files"][0]["id"], json!(id));
+    assert_eq!(list["files"][0]["entry"][0]["description"], "counts words");
+    assert_eq!(list["address"], json!(format!("http://{}", fixture.address)));
+    let (status, plan) = fixture.json("POST", &format!("/jars/{id}/plan"), "");
+    assert_eq!((status, plan), (200, json!({"plan": {"nodes": []}})));
+    let job = JobId::random();
+    let body = json!({"jobId": job, "programArgsList": ["--a", "b c"], "parallelism": 3, "entryClass": "ignored"});
+    let (status, answer) = fixture.json("POST", &format!("/v1/jars/{id}/run"), &body.to_string());
+    assert_eq!((status, answer), (200, json!({"jobid": job})));
+    {
+        let asked = fixture.asked.lock().expect("no panic");
+        let Some(DispatcherRequest::SubmitJob(submitted)) = asked.last() else { panic!("{asked:?}") };
+        assert_eq!(submitted.program.args, ["--a", "b c"]);
+        let settings: Vec<(&str, &str, Origin)> = submitted.configuration.iter().collect();
+        assert_eq!(settings, [("parallelism.default", "3", Origin::CommandLine)]);
+    }
+    let run = format!("/jars/{id}/run");
+    for (body, message) in [
+        (json!({"programArgs": "--fail"}), "unknown option --fail"),
+        (json!({"flinkConfiguration": {"paralelism.default": "3"}}), "did you mean \"parallelism.default\"?"),
+        (json!({"parallelism": 0}), "invalid value \"0\""),
+        (json!({"savepointPath": "/s"}), "savepoint"),
+        (json!(7), "the body cannot be read"),
+    ] {
+        let (status, answer) = fixture.json("POST", &run, &body.to_string());
+        assert_eq!(status, 400, "{body}");
+        assert!(answer["errors"][0].as_str().expect("text").contains(message), "{answer}");
+    }
+    assert_eq!(fixture.json("DELETE", &format!("/jars/{id}"), ""), (200, json!({})));
+    assert!(fixture.is_clean());
+    assert_eq!(fixture.get("/jars").1["files"], json!([]));
+}
+
+#[test]
+fn a_refused_upload_leaves_nothing() {
+    let fixture = Fixture::start(&[]);
+    type Parts<'a> = Vec<(&'a str, Option<&'a str>, &'a [u8])>;
+    let cases: Vec<(Parts<'_>, &str)> = vec![
+        (vec![], "exactly one file"),
+        (vec![("a", Some("a.wasm"), PLUGIN), ("b", Some("b.wasm"), PLUGIN)], "exactly one file"),
+        (vec![("a", Some("a.jar"), PLUGIN)], "end in .wasm"),
+        (vec![("a", None, PLUGIN)], "end in .wasm"),
+        (vec![("a", Some("a.wasm"), b"PK")], "a.wasm is not a WebAssembly file"),
+    ];
+    for (parts, message) in cases {
+        let (status, answer) = fixture.multipart("/jars/upload", &parts);
+        assert_eq!(status, 400, "{answer}");
+        assert!(answer["errors"][0].as_str().expect("text").contains(message), "{answer}");
+        assert!(fixture.is_clean());
+    }
+    let off = Fixture::start(&[("web.submit.enable", "false")]);
+    let (status, _) = off.multipart("/jars/upload", &[("a", Some("a.wasm"), PLUGIN)]);
+    assert_eq!(status, 403);
+    assert_eq!(off.multipart("/jobs", &[]).0, 403);
+    assert_eq!(off.admitted.load(Ordering::SeqCst), 0);
+    assert_eq!(off.get("/config").1["features"]["web-submit"], false);
+}
+
+#[test]
+fn answers_carry_guarding_headers_and_foreign_pages_are_refused() {
+    let fixture = Fixture::start(&[]);
+    for path in ["/overview", "/nonsense", "/jobmanager/log"] {
+        let (_, head, _) = fixture.send("GET", path, "text/plain", b"");
+        assert!(head.contains("x-content-type-options: nosniff"), "{head}");
+        assert!(head.contains("content-security-policy: default-src 'none'"), "{head}");
+    }
+    let mut stream = TcpStream::connect(fixture.address).expect("listening");
+    let head = format!(
+        "POST /jars/upload HTTP/1.1\r\nHost: {}\r\nOrigin: https://evil.example\r\nContent-Length: 0\r\n\
+         Connection: close\r\n\r\n",
+        fixture.address
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("text");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
+#[test]
+fn the_log_is_served_and_filtered() {
+    let fixture = Fixture::start(&[]);
+    assert_eq!(fixture.send("GET", "/jobmanager/log", "", b"").2, "job a started\njob b started\n");
+    assert_eq!(fixture.send("GET", "/jobmanager/log?contains=job%20b", "", b"").2, "job b started\n");
+    let (_, list) = fixture.get("/jobmanager/logs");
+    let name = list["logs"][0]["name"].as_str().expect("a name");
+    assert_eq!(fixture.send("GET", &format!("/jobmanager/logs/{name}"), "", b"").0, 200);
+}
+
+#[test]
+fn heads_that_are_too_long_are_cut_off() {
+    let fixture = Fixture::start(&[]);
+    let (status, _, _) = fixture.send("GET", &format!("/jobs?x={}", "y".repeat(70_000)), "", b"");
+    assert!(status == 414 || status == 431, "{status}");
+    // The server goes on.
+    assert_eq!(fixture.get("/config").0, 200);
+}
+
+#[test]
+fn the_description_holds_every_route() {
+    let fixture = Fixture::start(&[]);
+    let (_, description) = fixture.get("/openapi.json");
+    let mut ids = std::collections::BTreeSet::new();
+    for route in super::routes::ROUTES {
+        let operation = &description["paths"][route.path][route.method.to_lowercase()];
+        assert_eq!(operation["summary"], route.summary, "{}", route.path);
+        assert!(ids.insert(operation["operationId"].to_string()), "{} has no id of its own", route.path);
+        let in_path = operation["parameters"].as_array().expect("a list").iter().filter(|p| p["in"] == "path").count();
+        assert_eq!(in_path, route.path.matches('{').count(), "{}", route.path);
+    }
+}
+
+#[test]
+fn a_taken_port_has_its_own_message() {
+    let fixture = Fixture::start(&[]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut configuration = Configuration::default();
+    configuration.set("rest.port", &fixture.address.port().to_string(), Origin::File).expect("valid");
+    let (sender, _calls) = mpsc::channel(1);
+    let services = RestServices {
+        gateway: DispatcherGateway::new(sender),
+        blobs: Arc::new(CountedBlobs(Arc::default())),
+        programs: Arc::new(ScriptedPrograms(Arc::default())),
+        configuration,
+        jars_dir: fixture.dir.path().join("jars"),
+        clock: Clock::System,
+        log: Arc::default(),
+    };
+    let error = runtime.block_on(RestServer::start(services)).expect_err("taken");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "port {} of 127.0.0.1 is taken by another program: choose another one with --port or rest.port",
+            fixture.address.port()
+        )
+    );
+}
