@@ -8,11 +8,7 @@ use std::fmt;
 use engine_rows::descriptor::ParseDescriptorError;
 
 use super::stream_graph::{Partitioner, StreamEdge, StreamNode};
-use crate::base::{
-    config::ConfigError,
-    ids::OperatorId,
-    key_group::MAX_PARALLELISM_LIMIT,
-};
+use crate::base::{config::ConfigError, ids::OperatorId, key_group::MAX_PARALLELISM_LIMIT};
 
 /// Errors that are kept; those above are counted.
 pub const ERRORS_MAX: usize = 100;
@@ -93,8 +89,8 @@ pub enum GraphError {
     /// The program set what only the submitter may set.
     #[error("the program sets {}, which only the configuration file and options of the submission may set", quoted(.key))]
     ForbiddenSetting { key: String },
-    /// The program set what cannot be.
-    #[error("the program's configuration: {0}")]
+    /// A setting that cannot be.
+    #[error("{0}")]
     Setting(ConfigError),
     /// Ids count from 1.
     #[error("{node} has the id 0: ids are counted from 1")]
