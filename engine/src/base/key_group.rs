@@ -154,29 +154,6 @@ mod tests {
         }
     }
 
-    /// Values of Flink: hash, key group of 128, of 4096, of 32768, subtask of 3 at 128.
-    #[test]
-    fn key_groups_equal_flinks() {
-        for (hash, of_128, of_4096, of_32768, of_3) in [
-            (0_i32, 94, 2526, 31198, 2),
-            (1, 86, 4054, 16342, 2),
-            (4, 7, 263, 16647, 0),
-            (42, 29, 3613, 28189, 0),
-            (-1, 80, 2896, 15184, 1),
-            (i32::MAX, 62, 3262, 19646, 1),
-            (i32::MIN, 108, 2156, 10348, 2),
-            (-1_035_494_534, 0, 0, 0, 0),
-            (-2_089_875_627, 0, 0, 0, 0),
-            (-714_456_186, 1, 1, 1, 0),
-        ] {
-            let hash = hash.cast_unsigned();
-            assert_eq!(key_group(hash, 128), of_128, "{hash}");
-            assert_eq!(key_group(hash, 4096), of_4096, "{hash}");
-            assert_eq!(key_group(hash, 32768), of_32768, "{hash}");
-            assert_eq!(subtask_index(of_128, 128, 3), of_3, "{hash}");
-        }
-    }
-
     #[test]
     fn ranges_cover_every_key_group_once_and_match_the_subtask() {
         for max_parallelism in [1, 2, 7, 10, 128, 129, 1000] {
@@ -192,23 +169,6 @@ mod tests {
                 }
                 assert_eq!(next, max_parallelism);
             }
-        }
-    }
-
-    #[test]
-    fn default_max_parallelism_equals_flinks() {
-        for (parallelism, expected) in [
-            (1, 128),
-            (85, 128),
-            (86, 256),
-            (170, 256),
-            (171, 256),
-            (172, 512),
-            (683, 1024),
-            (5461, 8192),
-            (32768, 32768),
-        ] {
-            assert_eq!(default_max_parallelism(parallelism), expected, "{parallelism}");
         }
     }
 }

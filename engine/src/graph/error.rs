@@ -26,8 +26,7 @@ pub struct NodeName {
 
 impl From<&StreamNode> for NodeName {
     fn from(node: &StreamNode) -> Self {
-        // Longer names are an error of their own; there is no need to copy them.
-        Self { id: node.id, name: node.name.chars().take(QUOTED_CHARS_MAX + 1).collect() }
+        Self { id: node.id, name: cut(&node.name) }
     }
 }
 
@@ -58,6 +57,12 @@ impl fmt::Display for EdgeName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "the edge from node {} to input {} of node {}", self.from, self.input, self.to)
     }
+}
+
+/// As much of a text as messages show. Texts of a program may be as long as its
+/// memory allows, and may be part of many errors.
+pub(super) fn cut(text: &str) -> String {
+    text.chars().take(QUOTED_CHARS_MAX + 1).collect()
 }
 
 /// The text in quotation marks, escaped and cut.

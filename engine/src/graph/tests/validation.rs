@@ -329,6 +329,40 @@ fn names_are_short_and_printable() {
 }
 
 #[test]
+fn endless_texts_are_neither_copied_nor_compared() {
+    let long = "x".repeat(4 << 20);
+    let error = {
+        let mut program = word_count();
+        program.at(2).input_types[0].clone_from(&long);
+        (0..99).for_each(|_| program.edge(1, 2, 0));
+        validate(&program.graph, &Configuration::default()).unwrap_err()
+    };
+    assert_eq!(error.errors().len(), 100);
+    assert!(format!("{error:?}").len() < 100_000);
+    let expected =
+        format!("the program's setting \"{}…\" has a key of 4194304 bytes: at most 1024 are allowed", "x".repeat(80));
+    check(
+        |program| {
+            program.graph.configuration.insert(long.clone(), "\u{1b}".to_owned());
+            program.graph.configuration.insert("a\n".to_owned(), String::new());
+        },
+        &[
+            "the program's setting \"a\\n\" has control characters in its key \"a\\n\"",
+            &expected,
+            &format!("the program's setting \"{}…\" has control characters in its value \"\\u{{1b}}\"", "x".repeat(80)),
+        ],
+    );
+}
+
+#[test]
+fn types_are_printable() {
+    check(
+        |program| program.at(3).key_type = Some("tuple(A{\u{1b}[2J:u8})".to_owned()),
+        &["node 3 (\"sum\") has control characters in its type \"tuple(A{\\u{1b}[2J:u8})\""],
+    );
+}
+
+#[test]
 fn a_program_may_not_loosen_its_own_sandbox() {
     check(
         |program| {
