@@ -48,6 +48,12 @@ pub enum DecodeJobGraphError {
         /// As found.
         bytes: usize,
     },
+    /// Cut within the header.
+    #[error("the job graph is cut: it has {bytes} bytes, its header alone {HEADER_BYTES}")]
+    Header {
+        /// As found.
+        bytes: usize,
+    },
     /// Cut, or followed by something.
     #[error("the job graph should have {expected} bytes behind its header, but has {found}")]
     Length {
@@ -89,7 +95,7 @@ pub fn decode(bytes: &[u8]) -> Result<JobGraph, DecodeJobGraphError> {
         return Err(DecodeJobGraphError::TooLong { bytes: bytes.len() });
     }
     let rest = bytes.strip_prefix(&MAGIC).ok_or(DecodeJobGraphError::Magic)?;
-    let cut = || DecodeJobGraphError::Length { expected: 0, found: 0 };
+    let cut = || DecodeJobGraphError::Header { bytes: bytes.len() };
     let (version, rest) = rest.split_first_chunk().ok_or_else(cut)?;
     let found = u32::from_le_bytes(*version);
     if found != VERSION {

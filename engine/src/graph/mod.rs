@@ -16,8 +16,13 @@ pub mod chaining;
 pub mod operator_ids;
 pub mod job_graph;
 pub mod job_graph_generator;
+pub mod job_graph_validation;
 pub mod job_graph_codec;
 pub mod plan;
+pub mod explain;
 pub mod distribution;
 pub mod regions;
 pub mod slot_sharing;
+
+#[cfg(test)]
+mod tests;
