@@ -6,3 +6,4 @@ pub mod protocol;
 pub mod wasm;
 pub mod connector;
 pub mod task_manager;
+pub mod job_manager;
