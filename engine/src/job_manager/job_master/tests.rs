@@ -70,7 +70,7 @@ fn declared(sent: &[Envelope]) -> Option<u32> {
         }
         _ => None,
     });
-    totals.last()
+    totals.reduce(|_, last| last)
 }
 
 /// Answers all deployments of a region with RUNNING.
@@ -446,6 +446,43 @@ fn only_the_failed_region_restarts_and_its_splits_and_output_are_made_again() {
     assert_eq!(harness.journal.take(), ["commit again kept", "abort"]);
     assert_eq!(harness.status(), JobStatus::Finished);
     harness.consistent_details();
+}
+
+#[test]
+fn a_source_that_dealt_too_many_splits_to_remember_restarts_as_a_whole() {
+    let (mut harness, deployed) = Harness::running(pipelines(2).option("splits", "200000"), FIXED_DELAY);
+    let [source0, sink0] = [0, 1].map(|task| deployed[task].attempt);
+    for _ in 0..100_001 {
+        harness.master.coordinators.next_split(source0.execution_vertex, 1).unwrap();
+    }
+    harness.journal.take();
+    harness.report(sink0, TaskState::Failed);
+    assert_eq!(harness.take_canceled(), ["source0#0", "source1#0", "sink1#0"]);
+    for deployment in &deployed {
+        harness.report(deployment.attempt, TaskState::Canceled);
+    }
+    harness.advance(3 * SECOND);
+    assert_eq!(harness.journal.take(), ["enumerator test of 2 string", "abort", "prepare"]);
+    assert_eq!(harness.states(), "source0#1 DEPLOYING, source1#1 DEPLOYING, sink0#1 DEPLOYING, sink1#1 DEPLOYING");
+}
+
+#[test]
+fn splits_forgotten_while_a_region_waits_for_its_restart_make_all_restart() {
+    let (mut harness, deployed) = Harness::running(pipelines(2).option("splits", "200000"), FIXED_DELAY);
+    let [source0, sink0, source1, sink1] = [0, 1, 2, 3].map(|task| deployed[task].attempt);
+    harness.report(source0, TaskState::Failed);
+    harness.report(sink0, TaskState::Canceled);
+    for _ in 0..100_001 {
+        harness.master.coordinators.next_split(source1.execution_vertex, 1).unwrap();
+    }
+    harness.advance(3 * SECOND);
+    assert_eq!(harness.states(), "source0#1 CANCELED, source1#0 CANCELING, sink0#1 CANCELED, sink1#0 CANCELING");
+    harness.report(source1, TaskState::Canceled);
+    harness.report(sink1, TaskState::Canceled);
+    harness.advance(3 * SECOND);
+    assert_eq!(harness.states(), "source0#2 DEPLOYING, source1#1 DEPLOYING, sink0#2 DEPLOYING, sink1#1 DEPLOYING");
+    let details = harness.consistent_details();
+    assert!(details.failures[0].cause.message.contains("can only restart as a whole"));
 }
 
 #[test]
