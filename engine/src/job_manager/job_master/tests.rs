@@ -771,6 +771,23 @@ fn too_few_slots_fail_the_job_after_five_minutes_with_advice() {
 }
 
 #[test]
+fn a_job_that_is_being_cancelled_asks_for_no_slots() {
+    let mut harness = Harness::start(pipelines(2), &[]);
+    harness.register();
+    harness.offer("te", 1);
+    let attempts = harness.take_deployed().iter().map(|it| it.attempt).collect::<Vec<_>>();
+    harness.deliver(Address::Dispatcher, JobMasterMessage::Cancel);
+    for _ in 0..40 {
+        harness.advance(10 * SECOND);
+        harness.heartbeat("te", &attempts);
+    }
+    assert_eq!(harness.status(), JobStatus::Canceling);
+    assert_eq!(harness.consistent_details().failures, []);
+    harness.heartbeat("te", &[]);
+    assert_eq!(harness.status(), JobStatus::Canceled);
+}
+
+#[test]
 fn independent_pipelines_run_one_after_the_other_in_one_slot() {
     let mut harness = Harness::start(pipelines(2), &[]);
     harness.register();
