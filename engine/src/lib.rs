@@ -5,4 +5,6 @@ pub mod graph;
 pub mod protocol;
 pub mod wasm;
 pub mod connector;
+pub mod job_manager;
 pub mod task_manager;
+pub mod mini_cluster;
