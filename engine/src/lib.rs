@@ -6,4 +6,5 @@ pub mod protocol;
 pub mod wasm;
 pub mod connector;
 pub mod task_manager;
+pub mod client;
 pub mod rest;
