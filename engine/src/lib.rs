@@ -5,6 +5,7 @@ pub mod graph;
 pub mod protocol;
 pub mod wasm;
 pub mod connector;
-pub mod task_manager;
 pub mod client;
 pub mod rest;
+pub mod job_manager;
+pub mod task_manager;

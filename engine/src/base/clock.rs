@@ -71,6 +71,22 @@ impl Clock {
         }
     }
 
+    /// Time since an arbitrary start, in nanoseconds where the machine has them;
+    /// never goes back. For measuring and for deadlines within one process.
+    pub fn monotonic(&self) -> Duration {
+        match self {
+            Self::System => {
+                let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+                let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+                Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+            }
+            Self::Virtual(millis) => {
+                let millis = millis.load(Ordering::SeqCst);
+                Duration::from_millis(u64::try_from(millis).unwrap_or(0))
+            }
+        }
+    }
+
     /// Moves a virtual clock; the machine's clock moves by itself.
     pub fn advance(&self, by: Duration) {
         match self {

@@ -25,6 +25,22 @@ pub struct RecordBatch {
     pub data: Bytes,
 }
 
+impl StreamElement {
+    /// Bytes of rows in the element.
+    pub fn data_bytes(&self) -> usize {
+        match self {
+            Self::Records(batch) => batch.data.len(),
+            Self::Watermark(_)
+            | Self::WatermarkStatus(_)
+            | Self::LatencyMarker(_)
+            | Self::CheckpointBarrier(_)
+            | Self::CancelCheckpoint(_)
+            | Self::EndOfData(_)
+            | Self::EndOfPartition => 0,
+        }
+    }
+}
+
 /// Whether an input takes part in the watermark.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum WatermarkStatus {

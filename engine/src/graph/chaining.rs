@@ -118,9 +118,7 @@ impl fmt::Display for NotChained {
                 formatter.write_str("the target yields, and the chain begins with a source that owns its thread")
             }
             Self::SourceStrategy => formatter.write_str("chaining is disabled for the source end"),
-            Self::TargetStrategy(ChainingStrategy::Never) => {
-                formatter.write_str("chaining is disabled for the target")
-            }
+            Self::TargetStrategy(ChainingStrategy::Never) => formatter.write_str("chaining is disabled for the target"),
             Self::TargetStrategy(ChainingStrategy::HeadWithSources) => {
                 formatter.write_str("the target is chained behind sources only")
             }
@@ -198,10 +196,7 @@ pub fn decide(facts: &EdgeFacts<'_>) -> ChainingDecision {
         ChainingStrategy::Never | ChainingStrategy::Head => false,
     };
     require(target_allows, NotChained::TargetStrategy(target.strategy));
-    require(
-        source.parallelism == target.parallelism,
-        NotChained::Parallelism(source.parallelism, target.parallelism),
-    );
+    require(source.parallelism == target.parallelism, NotChained::Parallelism(source.parallelism, target.parallelism));
     require(
         facts.chain_different_max_parallelism || source.max_parallelism == target.max_parallelism,
         NotChained::MaxParallelism(source.max_parallelism, target.max_parallelism),
@@ -294,7 +289,8 @@ fn edge_facts(graph: &ResolvedStreamGraph, edge_index: usize) -> EdgeFacts<'_> {
         partitioner: edge.partitioner,
         exchange: ExchangeMode::Undefined,
         target_in_edges: in_edges.len(),
-        input_is_shared: in_edges.iter().filter(|other| graph.edges()[**other].edge.input == edge.edge.input).count() > 1,
+        input_is_shared: in_edges.iter().filter(|other| graph.edges()[**other].edge.input == edge.edge.input).count()
+            > 1,
         // Sources are polled on the thread of their task; none owns a thread, and
         // no operator of the plugin contract re-enters the mailbox.
         source_is_new_source: source.node.operator.is_source(),

@@ -8,11 +8,7 @@ use std::fmt;
 use engine_rows::descriptor::ParseDescriptorError;
 
 use super::stream_graph::{Partitioner, StreamEdge, StreamNode};
-use crate::base::{
-    config::ConfigError,
-    ids::OperatorId,
-    key_group::MAX_PARALLELISM_LIMIT,
-};
+use crate::base::{config::ConfigError, ids::OperatorId, key_group::MAX_PARALLELISM_LIMIT};
 
 /// Errors that are kept; those above are counted.
 pub const ERRORS_MAX: usize = 100;
@@ -30,8 +26,7 @@ pub struct NodeName {
 
 impl From<&StreamNode> for NodeName {
     fn from(node: &StreamNode) -> Self {
-        // Longer names are an error of their own; there is no need to copy them.
-        Self { id: node.id, name: node.name.chars().take(QUOTED_CHARS_MAX + 1).collect() }
+        Self { id: node.id, name: cut(&node.name) }
     }
 }
 
@@ -64,6 +59,12 @@ impl fmt::Display for EdgeName {
     }
 }
 
+/// As much of a text as messages show. Texts of a program may be as long as its
+/// memory allows, and may be part of many errors.
+pub(super) fn cut(text: &str) -> String {
+    text.chars().take(QUOTED_CHARS_MAX + 1).collect()
+}
+
 /// The text in quotation marks, escaped and cut.
 pub(super) fn quoted(text: &str) -> String {
     let escaped = text.chars().take(QUOTED_CHARS_MAX).collect::<String>().escape_debug().to_string();
@@ -93,8 +94,8 @@ pub enum GraphError {
     /// The program set what only the submitter may set.
     #[error("the program sets {}, which only the configuration file and options of the submission may set", quoted(.key))]
     ForbiddenSetting { key: String },
-    /// The program set what cannot be.
-    #[error("the program's configuration: {0}")]
+    /// A setting that cannot be.
+    #[error("{0}")]
     Setting(ConfigError),
     /// Ids count from 1.
     #[error("{node} has the id 0: ids are counted from 1")]

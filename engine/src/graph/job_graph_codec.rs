@@ -35,7 +35,9 @@ pub enum DecodeJobGraphError {
     #[error("not a job graph: the file does not begin with \"engineJG\"")]
     Magic,
     /// Made by another version of the engine.
-    #[error("the job graph has the version {found}, this engine reads version {VERSION}: submit it with the same version")]
+    #[error(
+        "the job graph has the version {found}, this engine reads version {VERSION}: submit it with the same version"
+    )]
     Version {
         /// As found.
         found: u32,
@@ -43,6 +45,12 @@ pub enum DecodeJobGraphError {
     /// Too long to be looked at.
     #[error("the job graph has {bytes} bytes: at most {ENCODED_BYTES_MAX} are allowed")]
     TooLong {
+        /// As found.
+        bytes: usize,
+    },
+    /// Cut within the header.
+    #[error("the job graph is cut: it has {bytes} bytes, its header alone {HEADER_BYTES}")]
+    Header {
         /// As found.
         bytes: usize,
     },
@@ -87,7 +95,7 @@ pub fn decode(bytes: &[u8]) -> Result<JobGraph, DecodeJobGraphError> {
         return Err(DecodeJobGraphError::TooLong { bytes: bytes.len() });
     }
     let rest = bytes.strip_prefix(&MAGIC).ok_or(DecodeJobGraphError::Magic)?;
-    let cut = || DecodeJobGraphError::Length { expected: 0, found: 0 };
+    let cut = || DecodeJobGraphError::Header { bytes: bytes.len() };
     let (version, rest) = rest.split_first_chunk().ok_or_else(cut)?;
     let found = u32::from_le_bytes(*version);
     if found != VERSION {

@@ -8,9 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     chaining::{Chain, Chaining},
     error::{Errors, GraphError, InvalidGraph, NodeName},
-    job_graph::{
-        Artifact, ChainedOperator, Grants, IntermediateDataSet, JobEdge, JobGraph, JobVertex, ProgramSpec,
-    },
+    job_graph::{Artifact, ChainedOperator, Grants, IntermediateDataSet, JobEdge, JobGraph, JobVertex, ProgramSpec},
     operator_ids, plan,
     resolved::ResolvedStreamGraph,
     stream_graph::StreamGraph,
@@ -18,7 +16,7 @@ use super::{
 };
 use crate::base::{
     config::{Configuration, options},
-    ids::{JobId, JobVertexId, OperatorId},
+    ids::{BlobDigest, JobId, JobVertexId, OperatorId},
 };
 
 /// Subtasks of a job.
@@ -53,16 +51,16 @@ pub fn generate(
     let graph = validate::validate(stream_graph, configuration)?;
     let chaining = Chaining::of(&graph);
     let ids = operator_ids::operator_ids(&graph, &chaining.is_chained());
-    check_ids(&graph, &ids)?;
-    check_size(&graph, &chaining)?;
-    let mut vertices = make_vertices(&graph, &chaining, &ids, &spec)?;
-    connect(&graph, &chaining, &mut vertices);
-    set_managed_memory_fractions(&mut vertices);
+    let vertices = make_vertices(&graph, &chaining, &ids, spec.program.plugin)?;
     let configuration = graph.configuration().clone();
+    let name = configuration.get(&options::JOB_NAME).unwrap_or(spec.default_name);
+    let mut errors = Errors::default();
+    validate::check_name(|| "the job".to_owned(), "name", &name, &mut errors);
+    errors.check()?;
     let mut job_graph = JobGraph {
         job_id: spec.job_id,
-        name: configuration.get(&options::JOB_NAME).unwrap_or(spec.default_name),
-        vertices: sort_topologically(vertices),
+        name,
+        vertices,
         configuration,
         program: spec.program,
         grants: spec.grants,
@@ -71,6 +69,21 @@ pub fn generate(
     };
     job_graph.json_plan = plan::json_plan(&job_graph);
     Ok(job_graph)
+}
+
+/// The vertices, in topological order, of operators with the given ids.
+pub(super) fn make_vertices(
+    graph: &ResolvedStreamGraph,
+    chaining: &Chaining,
+    ids: &[OperatorId],
+    plugin: BlobDigest,
+) -> Result<Vec<JobVertex>, InvalidGraph> {
+    check_ids(graph, ids)?;
+    check_size(graph, chaining)?;
+    let mut vertices = make_chains(graph, chaining, ids, plugin)?;
+    connect(graph, chaining, &mut vertices);
+    set_managed_memory_fractions(&mut vertices);
+    Ok(sort_topologically(vertices))
 }
 
 /// No two operators may keep state under one id, be it generated or set.
@@ -114,11 +127,11 @@ fn check_size(graph: &ResolvedStreamGraph, chaining: &Chaining) -> Result<(), In
 }
 
 /// The vertices without their outputs and inputs, in the order of the chains.
-fn make_vertices(
+fn make_chains(
     graph: &ResolvedStreamGraph,
     chaining: &Chaining,
     ids: &[OperatorId],
-    spec: &JobSpec,
+    plugin: BlobDigest,
 ) -> Result<Vec<JobVertex>, InvalidGraph> {
     let mut errors = Errors::default();
     let mut vertices = Vec::with_capacity(chaining.chains.len());
@@ -130,7 +143,7 @@ fn make_vertices(
                 node: node.clone(),
                 operator_id: ids[*index],
                 user_defined_id: user_defined_id(graph, *index),
-                plugin: node.operator.is_guest().then_some(spec.program.plugin),
+                plugin: node.operator.is_guest().then_some(plugin),
                 managed_memory_fraction: 0.0,
             }
         });
@@ -241,30 +254,28 @@ fn set_managed_memory_fractions(vertices: &mut [JobVertex]) {
     }
 }
 
-/// Vertices without inputs first, then each as soon as all its producers are there.
+/// Vertices without inputs first, then, from each of them, depth first, what has all
+/// its producers. Source: Flink's `JobGraph#getVerticesSortedTopologicallyFromSources`.
 fn sort_topologically(vertices: Vec<JobVertex>) -> Vec<JobVertex> {
-    let order: Vec<JobVertexId> = vertices.iter().map(|vertex| vertex.id).collect();
-    let mut missing: BTreeMap<JobVertexId, usize> =
-        vertices.iter().map(|vertex| (vertex.id, vertex.inputs.len())).collect();
-    let mut remaining: BTreeMap<JobVertexId, JobVertex> =
-        vertices.into_iter().map(|vertex| (vertex.id, vertex)).collect();
-    let mut sorted: Vec<JobVertex> = Vec::with_capacity(order.len());
-    for id in order.iter().filter(|id| missing[*id] == 0) {
-        sorted.extend(remaining.remove(id));
-    }
-    let mut position = 0;
-    while let Some(vertex) = sorted.get(position) {
-        let mut ready = Vec::new();
-        for output in &vertex.outputs {
-            let missing = missing.get_mut(&output.consumer).expect("consumers are vertices of the job");
-            *missing -= 1;
-            if *missing == 0 {
-                ready.extend(remaining.remove(&output.consumer));
+    let index_of: BTreeMap<JobVertexId, usize> =
+        vertices.iter().enumerate().map(|(index, vertex)| (vertex.id, index)).collect();
+    let mut missing: Vec<usize> = vertices.iter().map(|vertex| vertex.inputs.len()).collect();
+    let sources: Vec<usize> = (0..vertices.len()).filter(|index| missing[*index] == 0).collect();
+    let mut order = sources.clone();
+    for source in sources {
+        let mut path = vec![(source, 0)];
+        while let Some((index, position)) = path.pop() {
+            let Some(output) = vertices[index].outputs.get(position) else { continue };
+            path.push((index, position + 1));
+            let consumer = index_of[&output.consumer];
+            missing[consumer] -= 1;
+            if missing[consumer] == 0 {
+                order.push(consumer);
+                path.push((consumer, 0));
             }
         }
-        sorted.extend(ready);
-        position += 1;
     }
-    assert_eq!(sorted.len(), order.len(), "an acyclic stream graph gives an acyclic job graph");
-    sorted
+    assert_eq!(order.len(), vertices.len(), "an acyclic stream graph gives an acyclic job graph");
+    let mut vertices: Vec<_> = vertices.into_iter().map(Some).collect();
+    order.into_iter().filter_map(|index| vertices[index].take()).collect()
 }

@@ -49,12 +49,8 @@ pub fn json_plan(job_graph: &JobGraph) -> String {
         inputs: inputs(vertex),
         optimizer_properties: BTreeMap::new(),
     });
-    let plan = Plan {
-        jid: job_graph.job_id.to_string(),
-        name: &job_graph.name,
-        kind: "STREAMING",
-        nodes: nodes.collect(),
-    };
+    let plan =
+        Plan { jid: job_graph.job_id.to_string(), name: &job_graph.name, kind: "STREAMING", nodes: nodes.collect() };
     serde_json::to_string(&plan).expect("text and numbers serialize")
 }
 

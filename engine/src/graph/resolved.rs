@@ -89,7 +89,8 @@ impl ResolvedStreamGraph {
         let mut nodes: Vec<ResolvedNode> = Vec::with_capacity(used.len());
         // Inputs have lower ids, so that their groups are known.
         for (index, node) in used.into_iter().enumerate() {
-            let mut inputs = in_edges[index].iter().map(|edge: &usize| nodes[edges[*edge].source].slot_sharing_group.as_str());
+            let mut inputs =
+                in_edges[index].iter().map(|edge: &usize| nodes[edges[*edge].source].slot_sharing_group.as_str());
             let inherited = match (inputs.next(), &node.slot_sharing_group) {
                 (_, Some(own)) => own,
                 (Some(first), None) if inputs.all(|group| group == first) => first,
@@ -181,6 +182,14 @@ pub(super) fn origin_of<T>(configuration: &Configuration, option: &ConfigOption<
 /// What protects the cluster from the program (`sandbox.`, `plugin.`) does not.
 const PROGRAM_KEYS: [&str; 4] = ["parallelism.default", "pipeline.", "execution.", "restart-strategy."];
 
+/// False for known keys that are not the program's.
+pub(super) fn may_be_set_by_program(key: &str) -> bool {
+    let is_known = options::ALL.iter().any(|option| option.key == key);
+    // A program that could name a directory could have it written into.
+    let names_directory = key == options::ROW_ERROR_DEAD_LETTER_DIR.key;
+    !is_known || !names_directory && PROGRAM_KEYS.iter().any(|prefix| key.starts_with(prefix))
+}
+
 /// The settings of the submission with those of the program merged in, each by
 /// the strength of its origin.
 pub(super) fn effective_configuration(
@@ -196,12 +205,10 @@ pub(super) fn effective_configuration(
     ];
     let fields = fields.iter().filter_map(|(key, value)| value.as_deref().map(|value| (*key, value)));
     // The fields come last: they win over an entry of the same key.
-    for (key, value) in stream_graph.configuration.iter().map(|(key, value)| (key.as_str(), value.as_str())).chain(fields) {
-        let is_known = options::ALL.iter().any(|option| option.key == key);
-        // A program that could name a directory could have it written into.
-        let is_own = key != options::ROW_ERROR_DEAD_LETTER_DIR.key
-            && PROGRAM_KEYS.iter().any(|prefix| key.starts_with(prefix));
-        if is_known && !is_own {
+    for (key, value) in
+        stream_graph.configuration.iter().map(|(key, value)| (key.as_str(), value.as_str())).chain(fields)
+    {
+        if !may_be_set_by_program(key) {
             errors.push(GraphError::ForbiddenSetting { key: key.to_owned() });
         } else if let Err(error) = effective.set(key, value, Origin::Program) {
             errors.push(GraphError::Setting(error));

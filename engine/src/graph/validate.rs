@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine_rows::descriptor::TypeDescriptor;
 
 use super::{
-    error::{EdgeName, Errors, GraphError, InvalidGraph, NodeName},
+    error::{EdgeName, Errors, GraphError, InvalidGraph, NodeName, cut, quoted},
     resolved::{JobDefaults, ResolvedStreamGraph, effective_configuration, origin_of},
     stream_graph::{Operator, Partitioner, StateKind, StreamEdge, StreamGraph, StreamNode},
 };
@@ -19,9 +19,9 @@ use crate::base::{
 };
 
 /// Nodes of a graph.
-pub const NODES_MAX: usize = 4096;
+pub const NODES_MAX: usize = 1024;
 /// Edges of a graph.
-pub const EDGES_MAX: usize = 16_384;
+pub const EDGES_MAX: usize = 4096;
 /// Settings of a program.
 pub const SETTINGS_MAX: usize = 256;
 /// Inputs of a node.
@@ -44,7 +44,10 @@ pub const TYPE_BYTES_MAX: usize = 65_536;
 ///
 /// # Errors
 /// Returns all that is wrong.
-pub fn validate(stream_graph: &StreamGraph, configuration: &Configuration) -> Result<ResolvedStreamGraph, InvalidGraph> {
+pub fn validate(
+    stream_graph: &StreamGraph,
+    configuration: &Configuration,
+) -> Result<ResolvedStreamGraph, InvalidGraph> {
     check_sizes(stream_graph)?;
     let mut errors = Errors::default();
     let effective = effective_configuration(stream_graph, configuration, &mut errors);
@@ -91,6 +94,14 @@ fn check_sizes(stream_graph: &StreamGraph) -> Result<(), InvalidGraph> {
             check(format!("options of {}", NodeName::from(node)), connector.options.len(), CONNECTOR_OPTIONS_MAX);
         }
     }
+    // Settings are compared with all known ones and quoted: only short ones may get there.
+    for (key, value) in stream_graph.configuration.iter().take(SETTINGS_MAX) {
+        let subject = || format!("the program's setting {}", quoted(key));
+        check_name(subject, "key", key, &mut errors);
+        if check_length(subject, "value", value, VALUE_BYTES_MAX, &mut errors) && value.chars().any(char::is_control) {
+            errors.push(GraphError::ControlCharacters { subject: subject(), what: "value", text: cut(value) });
+        }
+    }
     errors.check()
 }
 
@@ -101,11 +112,12 @@ fn check_job(stream_graph: &StreamGraph, effective: &Configuration, errors: &mut
     if let Some(name) = &stream_graph.job_name {
         check_name(|| "the job".to_owned(), "name", name, errors);
     }
-    for (key, value) in &stream_graph.configuration {
-        check_length(|| format!("the setting {}", super::error::quoted(key)), "value", value, VALUE_BYTES_MAX, errors);
-    }
     let parallelisms = [
-        (&options::PARALLELISM.key, Some(effective.get(&options::PARALLELISM)), origin_of(effective, &options::PARALLELISM)),
+        (
+            &options::PARALLELISM.key,
+            Some(effective.get(&options::PARALLELISM)),
+            origin_of(effective, &options::PARALLELISM),
+        ),
         (
             &options::MAX_PARALLELISM.key,
             effective.get(&options::MAX_PARALLELISM),
@@ -123,7 +135,7 @@ fn is_parallelism(value: u32) -> bool {
     (1..=MAX_PARALLELISM_LIMIT).contains(&value)
 }
 
-fn check_length(
+pub(super) fn check_length(
     subject: impl FnOnce() -> String,
     what: &'static str,
     text: &str,
@@ -137,13 +149,13 @@ fn check_length(
     is_short
 }
 
-fn check_name(subject: impl FnOnce() -> String, what: &'static str, text: &str, errors: &mut Errors) {
+pub(super) fn check_name(subject: impl FnOnce() -> String, what: &'static str, text: &str, errors: &mut Errors) {
     if text.is_empty() {
         errors.push(GraphError::Empty { subject: subject(), what });
     } else if text.len() > NAME_BYTES_MAX {
         errors.push(GraphError::TooLong { subject: subject(), what, bytes: text.len(), max: NAME_BYTES_MAX });
     } else if text.chars().any(char::is_control) {
-        errors.push(GraphError::ControlCharacters { subject: subject(), what, text: text.to_owned() });
+        errors.push(GraphError::ControlCharacters { subject: subject(), what, text: cut(text) });
     }
 }
 
@@ -151,8 +163,10 @@ fn check_type(subject: &dyn Fn() -> String, what: &dyn Fn() -> String, text: &st
     if !check_length(subject, "type", text, TYPE_BYTES_MAX, errors) {
         return;
     }
-    if let Err(cause) = TypeDescriptor::parse(text) {
-        errors.push(GraphError::TypeDescriptor { subject: subject(), what: what(), text: text.to_owned(), cause });
+    if text.chars().any(char::is_control) {
+        errors.push(GraphError::ControlCharacters { subject: subject(), what: "type", text: cut(text) });
+    } else if let Err(cause) = TypeDescriptor::parse(text) {
+        errors.push(GraphError::TypeDescriptor { subject: subject(), what: what(), text: cut(text), cause });
     }
 }
 
@@ -176,7 +190,7 @@ fn check_node(node: &StreamNode, errors: &mut Errors) {
     if let Some(uid_hash) = &node.uid_hash
         && (uid_hash.len() != 32 || !uid_hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
     {
-        errors.push(GraphError::UidHashFormat { node: name(), uid_hash: uid_hash.clone() });
+        errors.push(GraphError::UidHashFormat { node: name(), uid_hash: cut(uid_hash) });
     }
     if let Some(milliseconds) = node.buffer_timeout.filter(|timeout| *timeout < -1) {
         errors.push(GraphError::BufferTimeout { node: name(), milliseconds });
@@ -234,7 +248,7 @@ fn check_states(node: &StreamNode, errors: &mut Errors) {
     for state in &node.states {
         check_name(subject, "state name", &state.name, errors);
         if !names.insert(&state.name) {
-            errors.push(GraphError::DuplicateState { node: node.into(), state: state.name.clone() });
+            errors.push(GraphError::DuplicateState { node: node.into(), state: cut(&state.name) });
         }
         check_type(&subject, &|| "value type of a state".to_owned(), &state.value_type, errors);
         if let Some(text) = &state.map_key_type {
@@ -247,14 +261,14 @@ fn check_states(node: &StreamNode, errors: &mut Errors) {
             (true, Some(_)) | (false, None) => None,
         };
         if let Some(problem) = problem {
-            errors.push(GraphError::MapKeyType { node: node.into(), state: state.name.clone(), problem });
+            errors.push(GraphError::MapKeyType { node: node.into(), state: cut(&state.name), problem });
         }
         let is_keyed = match state.kind {
             StateKind::Value | StateKind::List | StateKind::Map | StateKind::Reducing | StateKind::Aggregating => true,
             StateKind::Broadcast | StateKind::OperatorList | StateKind::OperatorUnionList => false,
         };
         if is_keyed && node.key_type.is_none() {
-            errors.push(GraphError::StateWithoutKey { node: node.into(), state: state.name.clone() });
+            errors.push(GraphError::StateWithoutKey { node: node.into(), state: cut(&state.name) });
         }
     }
 }
@@ -303,7 +317,8 @@ fn check_ids<'a>(stream_graph: &'a StreamGraph, errors: &mut Errors) -> BTreeMap
                     seen.insert(text, NodeName::from(node));
                 }
                 Some(first) => {
-                    errors.push(GraphError::DuplicateUid { what, first: first.clone(), second: node.into(), text });
+                    let (first, second) = (first.clone(), node.into());
+                    errors.push(GraphError::DuplicateUid { what, first, second, text: cut(&text) });
                 }
             }
         }
@@ -338,7 +353,7 @@ fn check_edge(edge: &StreamEdge, nodes: &BTreeMap<u32, &StreamNode>, defaults: &
                 errors.push(GraphError::UnknownInput { edge: name, to: (*target).into(), inputs });
             }
             Some(input_type) if *input_type != edge.record_type => {
-                let (record_type, input_type) = (edge.record_type.clone(), input_type.clone());
+                let (record_type, input_type) = (cut(&edge.record_type), cut(input_type));
                 errors.push(GraphError::InputType { edge: name, record_type, input_type });
             }
             Some(_) => {}
@@ -375,7 +390,7 @@ fn check_producer(edge: &StreamEdge, source: &StreamNode, errors: &mut Errors) {
         // A selector may be a formatter, whose rows are text.
         Some(_) if edge.selector.is_some() && edge.record_type == "string" => {}
         Some(output_type) if *output_type != edge.record_type => {
-            let (record_type, output_type) = (edge.record_type.clone(), output_type.clone());
+            let (record_type, output_type) = (cut(&edge.record_type), cut(output_type));
             errors.push(GraphError::OutputType { edge: name, from: source.into(), record_type, output_type });
         }
         Some(_) => {}
@@ -408,7 +423,9 @@ fn check_order(stream_graph: &StreamGraph, nodes: &BTreeMap<u32, &StreamNode>, e
         return;
     }
     for edge in &stream_graph.edges {
-        if edge.source >= edge.target {
+        // An edge without both ends is an error already.
+        let has_ends = nodes.contains_key(&edge.source) && nodes.contains_key(&edge.target);
+        if has_ends && edge.source >= edge.target {
             errors.push(GraphError::IdNotAboveInput { edge: edge.into() });
         }
     }

@@ -1,5 +1,8 @@
 //! Runs tasks: the TaskExecutor with its slots, and one OS thread per task.
 
+pub mod network;
+pub mod operator;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};

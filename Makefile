@@ -1,0 +1,46 @@
+# `make demo` and `make test` work on a machine with git, make, a C compiler and
+# rustup's stable Rust; what else they need they install or build.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+PLUGINS := $(notdir $(wildcard plugins/*))
+ENGINE := target/release/engine
+
+.PHONY: demo build engine plugins test lint fmt bench bench-flink
+
+demo: build
+	@rm -rf target/demo && mkdir -p target/demo
+	@target/release/generate nexmark 100000 4 target/demo/events
+	@target/release/generate words 20000 4 target/demo/words
+	@echo; echo '--- word count: four subtasks count 200,000 words of four files'
+	$(ENGINE) submit -p 4 target/plugins/word_count.wasm --input 'target/demo/words-*' --output target/demo/counts
+	@echo; echo '--- the five most frequent words'
+	@cat target/demo/counts/part-* | sort -t, -k2,2nr -k1,1 | sed -n 1,5p
+	@echo; echo '--- Nexmark q2: bids on every 123rd auction, from 100,000 events'
+	$(ENGINE) submit -p 4 target/plugins/nexmark.wasm --query q2 --input 'target/demo/events-*' --output target/demo/q2
+	@echo; echo '--- the first five of its rows: auction, price'
+	@cat target/demo/q2/part-* | LC_ALL=C sort | sed -n 1,5p
+
+build: engine plugins
+
+engine:
+	$(CARGO) build --release -p engine -p engine-benches
+
+plugins:
+	scripts/build-plugins.sh $(PLUGINS)
+
+test: build lint
+	$(CARGO) test --release --workspace
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+
+fmt:
+	$(CARGO) fmt --all
+
+bench: build
+	$(CARGO) bench -p engine-benches
+
+bench-flink: build
+	benches/flink/compare.py

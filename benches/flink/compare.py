@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Runs the same work on the engine and on Apache Flink in interleaved pairs.
+
+Fetches Apache Flink from PyPI, compiles `src/Peer.java`, writes the input, checks
+that both give the same rows, and prints two ratios with their spread:
+
+cold      wall time of the whole process on the small input
+marginal  wall and CPU time per event between the small and the large input,
+          which leaves start-up and warm-up out
+
+Needs `make build`, Java 17 and pip. Usage: compare.py [--pairs N] [QUERY ...]
+"""
+
+import argparse
+import glob
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import zipfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WORK = os.path.join(ROOT, "target", "bench-flink")
+FLINK_VERSION = "2.3.0"
+SMALL = 2_000_000
+LARGE = 10_000_000
+PARALLELISM = 2
+HEAPS_MB = [96, 128, 192, 256, 384, 512, 768, 1024]
+QUERIES = ["q0", "q1", "q2", "word-count"]
+OPENED = ["java.base/java.util", "java.base/java.lang", "java.base/java.time"]
+
+
+def run(command, timeout=900):
+    """Runs a command; returns wall seconds, CPU seconds, peak bytes, exit code."""
+    with open(os.path.join(WORK, "last-run.log"), "wb") as log:
+        started = time.monotonic()
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.monotonic() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if wall > timeout:
+        sys.exit(f"{command[0]} took {wall:.0f} s")
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, process.returncode
+
+
+def fetch_flink():
+    """Downloads Flink's jars once and compiles the peer."""
+    lib = os.path.join(WORK, "lib")
+    if not glob.glob(os.path.join(lib, "flink-dist-*.jar")):
+        print(f"fetching apache-flink-libraries {FLINK_VERSION} from PyPI (330 MB, once)", flush=True)
+        wheels = os.path.join(WORK, "wheel")
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", wheels,
+                        f"apache-flink-libraries=={FLINK_VERSION}"], check=True)
+        os.makedirs(lib, exist_ok=True)
+        [wheel] = glob.glob(os.path.join(wheels, "*.whl"))
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if "/lib/" in name and name.endswith(".jar"):
+                    with archive.open(name) as source, open(os.path.join(lib, os.path.basename(name)), "wb") as target:
+                        shutil.copyfileobj(source, target)
+        shutil.rmtree(wheels)
+    classes = os.path.join(WORK, "classes")
+    source = os.path.join(ROOT, "benches", "flink", "src", "Peer.java")
+    subprocess.run(["javac", "-nowarn", "-cp", os.path.join(lib, "*"), "-d", classes, source], check=True)
+
+
+def write_input(kind, count):
+    """Writes `count` events in as many files as subtasks; returns the files."""
+    prefix = os.path.join(WORK, f"{kind}-{count}")
+    files = [f"{prefix}-{part}" for part in range(PARALLELISM)]
+    if not all(os.path.exists(file) for file in files):
+        print(f"writing {count} {kind} events", flush=True)
+        generate = os.path.join(ROOT, "target", "release", "generate")
+        subprocess.run([generate, kind, str(count), str(PARALLELISM), prefix + ".partial"], check=True)
+        for part, file in enumerate(files):
+            os.rename(f"{prefix}.partial-{part}", file)
+    return files
+
+
+def flink_command(query, files, output, heap_mb):
+    opened = [flag for package in OPENED for flag in ("--add-opens", f"{package}=ALL-UNNAMED")]
+    classpath = os.path.join(WORK, "classes") + ":" + os.path.join(WORK, "lib", "*")
+    return ["java", f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", "-XX:+UseParallelGC", *opened, "-cp", classpath,
+            "Peer", query, str(PARALLELISM), output, *files]
+
+
+def engine_command(query, files, output):
+    pattern = files[0][:-1] + "[0-9]"
+    engine = os.path.join(ROOT, "target", "release", "engine")
+    plugins = os.path.join(ROOT, "target", "plugins")
+    if query == "word-count":
+        program = [os.path.join(plugins, "word_count.wasm")]
+    else:
+        program = [os.path.join(plugins, "nexmark.wasm"), "--query", query]
+    return [engine, "submit", "-p", str(PARALLELISM), *program, "--input", pattern, "--output", output]
+
+
+def fresh(name):
+    path = os.path.join(WORK, "out", name)
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return path
+
+
+def checked(command, what):
+    result = run(command)
+    if result[3] != 0:
+        with open(os.path.join(WORK, "last-run.log"), errors="replace") as log:
+            sys.exit(f"{what} failed with exit code {result[3]}:\n" + log.read()[-4000:])
+    return result
+
+
+def digest(directory):
+    """Number and digest of the sorted rows of all files of a directory."""
+    command = f"cat '{directory}'/* | LC_ALL=C sort | tee >(wc -l >&2) | sha256sum"
+    result = subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True)
+    return result.stdout.split()[0], int(result.stderr.strip() or 0)
+
+
+def smallest_heap(query, files):
+    """The smallest heap whose run takes at most 1.1 times the best heap's wall time."""
+    walls = {}
+    for heap in HEAPS_MB:
+        wall, _, _, code = run(flink_command(query, files, fresh("flink"), heap))
+        if code == 0:
+            walls[heap] = wall
+    if not walls:
+        sys.exit(f"the peer does not run {query} with any heap; see {WORK}/last-run.log")
+    best = min(walls.values())
+    return min(heap for heap, wall in walls.items() if wall <= 1.1 * best)
+
+
+def spread(values, digits=2):
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def compare(query, pairs):
+    kind = "words" if query == "word-count" else "nexmark"
+    small, large = write_input(kind, SMALL), write_input(kind, LARGE)
+    heap = smallest_heap(query, large)
+    checked(engine_command(query, small, fresh("engine")), "the engine")
+    checked(flink_command(query, small, fresh("flink"), heap), "Flink")
+    ours, theirs = digest(os.path.join(WORK, "out", "engine")), digest(os.path.join(WORK, "out", "flink"))
+    if ours != theirs:
+        sys.exit(f"{query}: the engine wrote {ours[1]} rows ({ours[0]}), Flink {theirs[1]} ({theirs[0]})")
+    runs = []
+    for pair in range(pairs):
+        measured = {}
+        order = ["engine", "flink"] if pair % 2 == 0 else ["flink", "engine"]
+        for size, files in (("small", small), ("large", large)):
+            for who in order:
+                output = fresh(who)
+                command = (engine_command(query, files, output) if who == "engine"
+                           else flink_command(query, files, output, heap))
+                measured[who, size] = checked(command, who)
+        runs.append(measured)
+        print(f"  {query} pair {pair + 1} of {pairs} done", file=sys.stderr, flush=True)
+
+    def marginal(measured, who, figure):
+        return (measured[who, "large"][figure] - measured[who, "small"][figure]) / (LARGE - SMALL)
+
+    print(f"{query}: {ours[1]} equal rows; Flink's heap {heap} MB; median (least to greatest) of {pairs} pairs")
+    for size in ("small", "large"):
+        print(f"  wall seconds, {size}:  engine {spread([r['engine', size][0] for r in runs])}"
+              f"   Flink {spread([r['flink', size][0] for r in runs])}")
+    for name, figure in (("wall", 0), ("CPU", 1)):
+        print(f"  marginal {name}, µs an event:  engine "
+              f"{spread([1e6 * marginal(r, 'engine', figure) for r in runs], 3)}   Flink "
+              f"{spread([1e6 * marginal(r, 'flink', figure) for r in runs], 3)}")
+    print(f"  peak memory, MB:  engine {max(r['engine', 'large'][2] for r in runs) / 1e6:.0f}   "
+          f"Flink {min(r['flink', 'large'][2] for r in runs) / 1e6:.0f}")
+    print(f"  COLD {spread([r['flink', 'small'][0] / r['engine', 'small'][0] for r in runs])}"
+          f"   MARGINAL wall {spread([marginal(r, 'flink', 0) / marginal(r, 'engine', 0) for r in runs])}"
+          f"   CPU {spread([marginal(r, 'flink', 1) / marginal(r, 'engine', 1) for r in runs])}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("queries", nargs="*", default=QUERIES, metavar="QUERY")
+    arguments = parser.parse_args()
+    unknown = [query for query in arguments.queries if query not in QUERIES]
+    if unknown:
+        parser.error(f"unknown query {unknown[0]}: use {', '.join(QUERIES)}")
+    os.makedirs(WORK, exist_ok=True)
+    fetch_flink()
+    for query in arguments.queries:
+        compare(query, arguments.pairs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,616 @@
+//! The JobMaster: runs one job, from the checks before its first task to its last state.
+//!
+//! Talks to the ResourceManager (slots), to TaskExecutors (tasks) and to the
+//! Dispatcher (states), by messages only. It decides and does not wait: each message
+//! or deadline changes the state and returns what to send. Messages meant for another
+//! leadership are dropped in [`JobMaster::on_message`] and counted.
+//!
+//! | part | owns |
+//! |---|---|
+//! | `execution_graph` | subtasks, attempts and their states |
+//! | `scheduling` | regions that wait for slots, deployment, reports of tasks |
+//! | `failover` | failures, restarts, cancelling |
+//! | `slot_sharing`, `slot_pool` | which subtasks share a slot, and the slots there are |
+//! | `operator_coordinators` | enumerators and committers |
+//! | `restart_strategy` | whether and when to restart |
+//! | `resource_manager_connection`, `task_executors` | registrations and heartbeats |
+//!
+//! No checkpoint is taken, so that every restart begins from scratch: splits are dealt
+//! again, and the output of discarded attempts never becomes visible.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+pub mod execution_graph;
+pub mod operator_coordinators;
+pub mod restart_strategy;
+pub mod slot_pool;
+pub mod slot_sharing;
+mod failover;
+mod resource_manager_connection;
+mod scheduling;
+mod task_executors;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use execution_graph::{
+    AttachError, ExecutionGraph, VertexIndex,
+    execution::{CancelEffect, cancel_effect},
+};
+use failover::{CancelRetry, FailoverStrategy, PendingRestart};
+use operator_coordinators::{Connectors, OperatorCoordinators};
+use resource_manager_connection::ResourceManagerConnection;
+use restart_strategy::{RestartStrategy, RestartStrategyError};
+use slot_pool::SlotPool;
+use slot_sharing::SlotSharing;
+use task_executors::TaskExecutors;
+
+use crate::{
+    base::{
+        clock::Timestamp,
+        config::{Configuration, format_duration, options},
+        ids::{ExecutionGraphId, JobId, JobMasterId, ResourceId},
+        status::{ExecutionState, JobStatus},
+    },
+    connector::Permissions,
+    graph::job_graph::{Grants, JobGraph, ResourceProfile},
+    protocol::{
+        dispatcher::{DispatcherMessage, JobStatusChanged, JobTerminated},
+        job_details::{FailureEntry, JobDetails, JobOverview},
+        job_master::{FailureCause, JobMasterMessage, Recoverability},
+        resource_manager::{JobMasterRegistration, RequiredSlots, ResourceManagerMessage},
+        rpc::{Address, Endpoint, Envelope, Fence, Message},
+        task_executor::TaskExecutorMessage,
+    },
+};
+
+/// What a JobMaster is made of.
+pub struct JobMasterParts {
+    /// The job.
+    pub job_graph: JobGraph,
+    /// The leadership.
+    pub job_master_id: JobMasterId,
+    /// When the job was submitted.
+    pub submitted: Timestamp,
+    /// Settings of the cluster; those of the job win.
+    pub configuration: Configuration,
+    /// How sources and sinks are reached.
+    pub connectors: Connectors,
+    /// Fence of the messages to the Dispatcher.
+    pub dispatcher: Fence,
+}
+
+/// A JobMaster cannot be made: the job is refused.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum JobMasterError {
+    /// The graph contradicts itself.
+    #[error("the job graph is not valid: {0}")]
+    Graph(#[from] AttachError),
+    /// The restart strategy is not valid.
+    #[error("{0}")]
+    RestartStrategy(#[from] RestartStrategyError),
+    /// The failover strategy is unknown.
+    #[error("unknown failover strategy \"{0}\": expected region or full")]
+    FailoverStrategy(String),
+}
+
+/// Runs one job.
+pub struct JobMaster {
+    id: JobMasterId,
+    /// Its vertices are those of `graph`.
+    job_graph: JobGraph,
+    /// The cluster's settings, overridden by the job's.
+    configuration: Configuration,
+    dispatcher: Fence,
+
+    status: JobStatus,
+    timestamps: BTreeMap<JobStatus, Timestamp>,
+    last_modified: Timestamp,
+    graph: ExecutionGraph,
+    sharing: SlotSharing,
+    pool: SlotPool,
+    /// Regions whose subtasks are SCHEDULED and wait for slots.
+    waiting_regions: BTreeSet<usize>,
+    coordinators: OperatorCoordinators,
+
+    restart_strategy: RestartStrategy,
+    failover_strategy: FailoverStrategy,
+    pending_restarts: Vec<PendingRestart>,
+    /// Subtasks of pending restarts that none has taken up yet.
+    waiting_for_restart: BTreeSet<VertexIndex>,
+    cancel_retries: BTreeMap<VertexIndex, CancelRetry>,
+    restarts: u64,
+    root_failure: Option<FailureEntry>,
+    /// The newest first; at most `failures_max`.
+    failures: VecDeque<FailureEntry>,
+    failures_max: usize,
+
+    resource_manager: ResourceManagerConnection,
+    /// Version of the pool's requirements that the ResourceManager was told last.
+    declared: Option<u64>,
+    /// Slots that there are, as the ResourceManager said when they were too few.
+    available_slots: Option<u32>,
+    slot_request_timeout: Duration,
+    task_executors: TaskExecutors,
+
+    stale_messages: u64,
+    outbox: Vec<Envelope>,
+}
+
+impl JobMaster {
+    /// Makes the JobMaster of a job, in the state INITIALIZING.
+    ///
+    /// # Errors
+    /// Returns an error if the graph or a setting is not valid.
+    pub fn new(parts: JobMasterParts) -> Result<Self, JobMasterError> {
+        let JobMasterParts { job_graph, job_master_id, submitted, configuration, connectors, dispatcher } = parts;
+        let configuration = effective_configuration(&configuration, &job_graph.configuration);
+        let history_max = configuration.get(&options::ATTEMPTS_HISTORY) as usize;
+        let graph = ExecutionGraph::attach(&job_graph.vertices, ExecutionGraphId::random(), history_max, submitted)?;
+        let sharing = SlotSharing::new(&graph);
+        let slot_request_timeout = configuration.get(&options::SLOT_REQUEST_TIMEOUT);
+        let pool = SlotPool::new(
+            sharing.slots.iter().map(|slot| slot.vertices.len()),
+            sharing.fill_order.clone(),
+            configuration.get(&options::SLOT_IDLE_TIMEOUT),
+            slot_request_timeout,
+        );
+        let heartbeat_interval = configuration.get(&options::HEARTBEAT_INTERVAL);
+        let heartbeat_timeout = configuration.get(&options::HEARTBEAT_TIMEOUT);
+        Ok(Self {
+            id: job_master_id,
+            dispatcher,
+            status: JobStatus::Initializing,
+            timestamps: BTreeMap::from([(JobStatus::Initializing, submitted)]),
+            last_modified: submitted,
+            sharing,
+            pool,
+            waiting_regions: BTreeSet::new(),
+            coordinators: OperatorCoordinators::new(connectors, permissions_of(&job_graph.grants)),
+            restart_strategy: RestartStrategy::new(&configuration)?,
+            failover_strategy: FailoverStrategy::new(&configuration)?,
+            pending_restarts: Vec::new(),
+            waiting_for_restart: BTreeSet::new(),
+            cancel_retries: BTreeMap::new(),
+            restarts: 0,
+            root_failure: None,
+            failures: VecDeque::new(),
+            failures_max: configuration.get(&options::EXCEPTION_HISTORY) as usize,
+            resource_manager: ResourceManagerConnection::new(&configuration, submitted),
+            declared: None,
+            available_slots: None,
+            slot_request_timeout,
+            task_executors: TaskExecutors::new(heartbeat_interval, heartbeat_timeout, submitted),
+            stale_messages: 0,
+            outbox: Vec::new(),
+            graph,
+            job_graph,
+            configuration,
+        })
+    }
+
+    /// The job.
+    pub fn job(&self) -> JobId {
+        self.job_graph.job_id
+    }
+
+    /// The job's state.
+    pub fn status(&self) -> JobStatus {
+        self.status
+    }
+
+    /// Number of messages that were dropped because they were meant for another
+    /// leadership or another component.
+    pub fn stale_messages(&self) -> u64 {
+        self.stale_messages
+    }
+
+    /// The job as a line of a list.
+    pub fn overview(&self) -> JobOverview {
+        JobOverview {
+            job: self.job(),
+            name: self.job_graph.name.clone(),
+            status: self.status,
+            started: self.timestamps[&JobStatus::Initializing],
+            ended: self.status.is_terminal().then_some(self.last_modified),
+            last_modified: self.last_modified,
+            tasks: self.graph.counts().clone(),
+        }
+    }
+
+    /// All there is to know of the job.
+    pub fn details(&self) -> JobDetails {
+        let restart_strategy = match self.restart_strategy {
+            RestartStrategy::NoRestart => self.restart_strategy.to_string(),
+            RestartStrategy::FixedDelay(_) | RestartStrategy::FailureRate(_) | RestartStrategy::ExponentialDelay(_) => {
+                format!(
+                    "{}; each restart begins from scratch, since the job takes no checkpoints",
+                    self.restart_strategy
+                )
+            }
+        };
+        JobDetails {
+            job: self.job(),
+            name: self.job_graph.name.clone(),
+            status: self.status,
+            timestamps: self.timestamps.clone(),
+            vertices: self.graph.details(),
+            json_plan: self.job_graph.json_plan.clone(),
+            configuration: self.configuration.clone(),
+            restart_strategy,
+            restarts: self.restarts,
+            root_failure: self.root_failure.clone(),
+            failures: self.failures.iter().cloned().collect(),
+        }
+    }
+
+    /// Checks inputs and destinations, then begins to register and to schedule.
+    fn start(&mut self, now: Timestamp) {
+        if let Err(error) = self.coordinators.initialize_on_master(&self.job_graph.vertices) {
+            let entry = self.record_failure(error.into_failure(), None, now);
+            self.root_failure = Some(entry);
+            self.set_status(JobStatus::Failed, now);
+            self.terminate();
+            return;
+        }
+        self.set_status(JobStatus::Created, now);
+        self.register_at_resource_manager(now);
+        self.set_status(JobStatus::Running, now);
+        self.pool.start(now);
+        self.schedule((0..self.graph.vertex_count()).collect(), now);
+    }
+
+    fn handle(&mut self, from: &Address, message: JobMasterMessage, now: Timestamp) {
+        if let Address::TaskExecutor(id) = from {
+            self.task_executors.heard(id, now);
+        }
+        match message {
+            JobMasterMessage::RegisteredAtResourceManager(id) => {
+                tracing::info!(job = %self.job(), resource_manager = %id, "registered at the ResourceManager");
+                self.resource_manager.accepted(id, now);
+                self.declared = None;
+            }
+            JobMasterMessage::ResourceManagerRefused(reason) => {
+                tracing::warn!(job = %self.job(), %reason, "the ResourceManager refused the registration");
+                self.resource_manager.refused(now);
+            }
+            JobMasterMessage::ResourceManagerHeartbeat => self.handle_resource_manager_heartbeat(now),
+            JobMasterMessage::NotEnoughSlots(available) => {
+                tracing::warn!(job = %self.job(), available, needed = self.pool.required_count(), "too few slots");
+                self.available_slots = Some(available);
+            }
+            JobMasterMessage::RegisterTaskExecutor(id) => self.register_task_executor(&id, now),
+            JobMasterMessage::OfferSlots(offers) => self.handle_slot_offers(offers, now),
+            JobMasterMessage::UpdateTaskExecutionState(update) => self.update_task_execution_state(from, update, now),
+            JobMasterMessage::TaskRefused(attempt, reason) => self.handle_task_refused(from, attempt, &reason, now),
+            JobMasterMessage::RequestSplit(request) => self.handle_split_request(from, request, now),
+            JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => self.reconcile_deployments(heartbeat, now),
+            JobMasterMessage::DisconnectTaskExecutor(id, reason) => {
+                self.task_executor_lost(&id, &format!("TaskExecutor {id} disconnected: {reason}"), now);
+            }
+            JobMasterMessage::Cancel => self.cancel(now),
+            JobMasterMessage::RequestDetails(number) => {
+                self.send_to_dispatcher(DispatcherMessage::JobDetails(number, self.details()));
+            }
+            JobMasterMessage::Suspend(reason) => self.suspend(&reason, now),
+        }
+    }
+
+    fn handle_deadlines(&mut self, now: Timestamp) {
+        self.register_at_resource_manager(now);
+        for id in self.task_executors.silent(now) {
+            let timeout = format_duration(self.configuration.get(&options::HEARTBEAT_TIMEOUT));
+            self.send_disconnect(&id, "no heartbeat");
+            self.task_executor_lost(&id, &format!("TaskExecutor {id} was silent for {timeout}"), now);
+        }
+        if self.task_executors.take_heartbeat(now) {
+            let ids: Vec<_> = self.task_executors.ids().cloned().collect();
+            for id in ids {
+                self.send_to_task_executor(&id, TaskExecutorMessage::JobMasterHeartbeat(self.job()));
+            }
+        }
+        self.free_idle_slots(now);
+        if self.pool.take_request_timeout(now) {
+            self.fail_slot_request(now);
+        }
+        self.retry_cancels(now);
+    }
+
+    /// Draws all conclusions from what has changed: restarts, deploys, ends the job,
+    /// and tells the ResourceManager what is needed.
+    fn settle(&mut self, now: Timestamp) {
+        self.continue_restarts(now);
+        self.deploy_waiting_regions(now);
+        match self.status {
+            JobStatus::Running if self.graph.count(ExecutionState::Finished) == self.graph.vertex_count() => {
+                self.finish(now);
+            }
+            JobStatus::Failing if self.graph.all_terminal() => self.end_unsuccessfully(JobStatus::Failed, now),
+            JobStatus::Canceling if self.graph.all_terminal() => self.end_unsuccessfully(JobStatus::Canceled, now),
+            JobStatus::Initializing
+            | JobStatus::Created
+            | JobStatus::Running
+            | JobStatus::Restarting
+            | JobStatus::Failing
+            | JobStatus::Canceling
+            | JobStatus::Reconciling => self.declare_required_slots(),
+            JobStatus::Finished | JobStatus::Canceled | JobStatus::Failed | JobStatus::Suspended => {}
+        }
+    }
+
+    /// All tasks finished: makes their output visible.
+    fn finish(&mut self, now: Timestamp) {
+        match self.coordinators.commit() {
+            Ok(()) => {
+                self.set_status(JobStatus::Finished, now);
+                self.terminate();
+            }
+            Err(error) => {
+                self.fail_job(error.into_failure(), None, now);
+                self.end_unsuccessfully(JobStatus::Failed, now);
+            }
+        }
+    }
+
+    fn end_unsuccessfully(&mut self, status: JobStatus, now: Timestamp) {
+        for error in self.coordinators.abort() {
+            self.record_failure(error.into_failure(), None, now);
+        }
+        self.set_status(status, now);
+        self.terminate();
+    }
+
+    /// Leadership was lost: leaves everything to the next leader.
+    fn suspend(&mut self, reason: &str, now: Timestamp) {
+        tracing::info!(job = %self.job(), %reason, "suspended");
+        for vertex in 0..self.graph.vertex_count() {
+            let state = self.graph.vertex(vertex).current().state();
+            match cancel_effect(state) {
+                CancelEffect::AtOnce | CancelEffect::TellTaskExecutor => {
+                    self.enter(vertex, &[ExecutionState::Canceling, ExecutionState::Canceled], now);
+                }
+                CancelEffect::Nothing if state == ExecutionState::Canceling => {
+                    self.enter(vertex, &[ExecutionState::Canceled], now);
+                }
+                CancelEffect::Nothing => {}
+            }
+        }
+        self.set_status(JobStatus::Suspended, now);
+        self.terminate();
+    }
+
+    /// The last messages: gives slots back, unless another leader may use them.
+    fn terminate(&mut self) {
+        assert!(self.status.is_terminal(), "only an ended job terminates");
+        let reason = format!("job {} is {}", self.job(), self.status);
+        if self.status.is_globally_terminal() {
+            let slots: Vec<_> =
+                self.pool.slots().map(|slot| (slot.slot.task_executor.clone(), slot.allocation)).collect();
+            for (id, allocation) in slots {
+                self.send_to_task_executor(&id, TaskExecutorMessage::FreeSlot(allocation, reason.clone()));
+            }
+        }
+        let ids: Vec<_> = self.task_executors.ids().cloned().collect();
+        for id in ids {
+            self.send_disconnect(&id, &reason);
+        }
+        self.send_to_resource_manager(ResourceManagerMessage::DisconnectJobMaster(self.job(), self.id));
+        self.send_to_dispatcher(DispatcherMessage::JobTerminated(JobTerminated {
+            job_master: self.id,
+            details: self.details(),
+        }));
+    }
+
+    /// Enters a status and reports it.
+    fn set_status(&mut self, next: JobStatus, now: Timestamp) {
+        let before = self.status;
+        self.status = before.transition_to(next).expect("callers take edges of the table only");
+        self.timestamps.insert(next, now);
+        self.last_modified = now;
+        tracing::info!(job = %self.job(), name = self.job_graph.name, "job switched from {before} to {next}");
+        self.send_to_dispatcher(DispatcherMessage::JobStatusChanged(JobStatusChanged {
+            job_master: self.id,
+            overview: self.overview(),
+        }));
+    }
+
+    /// Notes a failure, of a task or of the job as a whole.
+    fn record_failure(&mut self, cause: FailureCause, vertex: Option<VertexIndex>, now: Timestamp) -> FailureEntry {
+        let location = vertex.and_then(|vertex| self.graph.vertex(vertex).current().location());
+        let entry = FailureEntry {
+            time: now,
+            task_executor: location.map(|location| location.task_executor.clone()),
+            task_name: vertex.map(|vertex| self.graph.task_name(vertex)),
+            cause,
+        };
+        let task = entry.task_name.as_deref().unwrap_or("job");
+        tracing::warn!(job = %self.job(), task, code = entry.cause.code, "{}", entry.cause.message);
+        self.failures.push_front(entry.clone());
+        self.failures.truncate(self.failures_max);
+        entry
+    }
+
+    fn register_at_resource_manager(&mut self, now: Timestamp) {
+        if self.resource_manager.take_try(now) {
+            let registration = JobMasterRegistration { job: self.job(), job_master: self.id };
+            self.send(
+                Address::ResourceManager,
+                Fence::None,
+                Message::ResourceManager(ResourceManagerMessage::RegisterJobMaster(registration)),
+            );
+        }
+    }
+
+    fn handle_resource_manager_heartbeat(&mut self, now: Timestamp) {
+        self.resource_manager.heard(now);
+        self.send_to_resource_manager(ResourceManagerMessage::JobMasterHeartbeat(self.job()));
+        if self.pool.assigned_count() < self.pool.required_count() {
+            // Said again, in case that the last declaration was lost.
+            self.declared = None;
+        }
+    }
+
+    fn declare_required_slots(&mut self) {
+        let version = self.pool.requirements_version();
+        if self.resource_manager.registered().is_none() || self.declared == Some(version) {
+            return;
+        }
+        let mut slots: Vec<(Option<ResourceProfile>, u32)> = Vec::new();
+        for shared in self.pool.required() {
+            let resources = self.sharing.slots[shared].resources;
+            match slots.iter_mut().find(|(profile, _)| *profile == resources) {
+                Some((_, count)) => *count += 1,
+                None => slots.push((resources, 1)),
+            }
+        }
+        let required = RequiredSlots { job: self.job(), job_master: self.id, slots };
+        self.send_to_resource_manager(ResourceManagerMessage::DeclareRequiredSlots(required));
+        self.declared = Some(version);
+    }
+
+    fn fail_slot_request(&mut self, now: Timestamp) {
+        let (needed, assigned) = (self.pool.required_count(), self.pool.assigned_count());
+        let waited = format_duration(self.slot_request_timeout);
+        let available = self.available_slots.map_or(assigned, |available| assigned.max(available as usize));
+        let message = format!(
+            "the job needs {needed} slots, but only {available} are available after {waited}: \
+             start more TaskManagers, raise \"{}\", or submit with a lower parallelism",
+            options::SLOTS.key
+        );
+        self.handle_global_failure(
+            FailureCause {
+                code: "no-slots".to_owned(),
+                message,
+                detail: String::new(),
+                recoverability: Recoverability::Recoverable,
+            },
+            now,
+        );
+    }
+
+    fn free_idle_slots(&mut self, now: Timestamp) {
+        for slot in self.pool.expire_idle(now) {
+            let id = slot.slot.task_executor;
+            self.send_to_task_executor(&id, TaskExecutorMessage::FreeSlot(slot.allocation, "idle".to_owned()));
+            if !self.pool.has_slots_of(&id) {
+                self.send_disconnect(&id, "the job uses none of its slots");
+                self.task_executors.remove(&id);
+            }
+        }
+    }
+
+    /// True if a message is meant for another leadership or another component.
+    fn is_stale(&self, envelope: &Envelope) -> bool {
+        let Message::JobMaster(message) = &envelope.message else { return true };
+        match envelope.fence {
+            Fence::JobMaster(id) => id != self.id,
+            Fence::None | Fence::ResourceManager(_) | Fence::Dispatcher(_) => match message {
+                JobMasterMessage::RegisteredAtResourceManager(_) | JobMasterMessage::ResourceManagerRefused(_) => false,
+                JobMasterMessage::ResourceManagerHeartbeat
+                | JobMasterMessage::NotEnoughSlots(_)
+                | JobMasterMessage::RegisterTaskExecutor(_)
+                | JobMasterMessage::OfferSlots(_)
+                | JobMasterMessage::UpdateTaskExecutionState(_)
+                | JobMasterMessage::TaskRefused(..)
+                | JobMasterMessage::RequestSplit(_)
+                | JobMasterMessage::TaskExecutorHeartbeat(_)
+                | JobMasterMessage::DisconnectTaskExecutor(..)
+                | JobMasterMessage::Cancel
+                | JobMasterMessage::RequestDetails(_)
+                | JobMasterMessage::Suspend(_) => true,
+            },
+        }
+    }
+
+    fn send(&mut self, to: Address, fence: Fence, message: Message) {
+        self.outbox.push(Envelope { from: Address::JobMaster(self.job()), to, fence, message });
+    }
+
+    fn send_to_dispatcher(&mut self, message: DispatcherMessage) {
+        self.send(Address::Dispatcher, self.dispatcher, Message::Dispatcher(message));
+    }
+
+    /// Does nothing while there is no ResourceManager: it learns all when it is there.
+    fn send_to_resource_manager(&mut self, message: ResourceManagerMessage) {
+        if let Some(id) = self.resource_manager.registered() {
+            self.send(Address::ResourceManager, Fence::ResourceManager(id), Message::ResourceManager(message));
+        }
+    }
+
+    fn send_to_task_executor(&mut self, id: &ResourceId, message: TaskExecutorMessage) {
+        self.send(Address::TaskExecutor(id.clone()), Fence::JobMaster(self.id), Message::TaskExecutor(message));
+    }
+
+    fn send_disconnect(&mut self, id: &ResourceId, reason: &str) {
+        self.send_to_task_executor(id, TaskExecutorMessage::DisconnectJobMaster(self.job(), reason.to_owned()));
+    }
+}
+
+impl Endpoint for JobMaster {
+    fn on_start(&mut self, now: Timestamp) -> Vec<Envelope> {
+        self.start(now);
+        self.settle(now);
+        std::mem::take(&mut self.outbox)
+    }
+
+    fn on_message(&mut self, envelope: Envelope, now: Timestamp) -> Vec<Envelope> {
+        if self.is_stale(&envelope) {
+            self.stale_messages += 1;
+            tracing::debug!(job = %self.job(), from = ?envelope.from, fence = ?envelope.fence, "dropped a stale message");
+            return Vec::new();
+        }
+        if let Message::JobMaster(message) = envelope.message
+            && !self.is_terminated()
+        {
+            self.handle(&envelope.from, message, now);
+            self.settle(now);
+        }
+        std::mem::take(&mut self.outbox)
+    }
+
+    fn on_deadline(&mut self, now: Timestamp) -> Vec<Envelope> {
+        if !self.is_terminated() {
+            self.handle_deadlines(now);
+            self.settle(now);
+        }
+        std::mem::take(&mut self.outbox)
+    }
+
+    fn next_deadline(&self) -> Option<Timestamp> {
+        if self.is_terminated() {
+            return None;
+        }
+        [
+            Some(self.resource_manager.next_deadline()),
+            self.task_executors.next_deadline(),
+            self.pool.next_deadline(),
+            self.next_restart(),
+            self.next_cancel_retry(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn is_terminated(&self) -> bool {
+        self.status.is_terminal()
+    }
+}
+
+/// The job's settings, and the cluster's where the job has none.
+fn effective_configuration(cluster: &Configuration, job: &Configuration) -> Configuration {
+    let mut effective = job.clone();
+    let set_by_job: BTreeSet<&str> = job.iter().map(|(key, _, _)| key).collect();
+    for (key, value, origin) in cluster.iter().filter(|(key, _, _)| !set_by_job.contains(key)) {
+        effective.set(key, value, origin).expect("a configuration holds valid values only");
+    }
+    effective
+}
+
+fn permissions_of(grants: &Grants) -> Permissions {
+    Permissions { read: grants.read.clone(), write: grants.write.clone(), net: grants.net.clone() }
+}

@@ -1,0 +1,403 @@
+//! The companions of operators in the JobMaster: enumerators of sources, committers of sinks.
+//!
+//! Made and checked before any task is deployed. Splits that were dealt are
+//! remembered, so that a source whose region restarts from the beginning is dealt
+//! them again; committables are kept until the job has finished, and dropped with the
+//! attempt that made them.
+
+use std::{collections::BTreeMap, error::Error, sync::Arc};
+
+use crate::{
+    base::ids::{ExecutionVertexId, JobVertexId},
+    connector::{
+        Committable, ConnectorError, Permissions, SinkCommitter, SourceSplit, SplitAssignment, SplitEnumerator,
+    },
+    graph::{
+        job_graph::{ChainedOperator, JobVertex},
+        stream_graph::{ConnectorSpec, Operator},
+    },
+    protocol::job_master::{FailureCause, Recoverability},
+};
+
+/// Splits of one source that are remembered; a source that dealt more restarts as a whole.
+const REMEMBERED_SPLITS_MAX: usize = 100_000;
+
+/// Makes the enumerator of a source of the given parallelism and record type.
+pub type EnumeratorFactory = Arc<
+    dyn Fn(&ConnectorSpec, u32, &str, &Permissions) -> Result<Box<dyn SplitEnumerator>, ConnectorError> + Send + Sync,
+>;
+
+/// Makes the committer of a sink of the given parallelism and record type.
+pub type CommitterFactory = Arc<
+    dyn Fn(&ConnectorSpec, u32, &str, &Permissions) -> Result<Box<dyn SinkCommitter>, ConnectorError> + Send + Sync,
+>;
+
+/// How connectors are reached.
+#[derive(Clone)]
+pub struct Connectors {
+    /// See [`EnumeratorFactory`].
+    pub enumerators: EnumeratorFactory,
+    /// See [`CommitterFactory`].
+    pub committers: CommitterFactory,
+}
+
+/// A source or sink failed in the JobMaster.
+#[derive(Debug, thiserror::Error)]
+pub enum CoordinatorError {
+    /// A source cannot list its input.
+    #[error("could not prepare source \"{operator}\"")]
+    PrepareSource {
+        /// Name of the operator.
+        operator: String,
+        /// Why not.
+        source: ConnectorError,
+    },
+    /// A sink cannot use its destination.
+    #[error("could not prepare sink \"{operator}\"")]
+    PrepareSink {
+        /// Name of the operator.
+        operator: String,
+        /// Why not.
+        source: ConnectorError,
+    },
+    /// A source cannot list more of its input.
+    #[error("could not get the next split of source \"{operator}\"")]
+    NextSplit {
+        /// Name of the operator.
+        operator: String,
+        /// Why not.
+        source: ConnectorError,
+    },
+    /// The output of a sink cannot be made visible.
+    #[error("could not commit the output of sink \"{operator}\"")]
+    Commit {
+        /// Name of the operator.
+        operator: String,
+        /// Why not.
+        source: ConnectorError,
+    },
+    /// The unfinished output of a sink cannot be removed.
+    #[error("could not remove the unfinished output of sink \"{operator}\"")]
+    Abort {
+        /// Name of the operator.
+        operator: String,
+        /// Why not.
+        source: ConnectorError,
+    },
+    /// A source dealt too many splits to know which ones to deal again.
+    #[error(
+        "source \"{operator}\" dealt more than {REMEMBERED_SPLITS_MAX} splits, so that it can only restart as a whole"
+    )]
+    SplitsForgotten {
+        /// Name of the operator.
+        operator: String,
+    },
+    /// A task asked for a source that its vertex has not.
+    #[error("the task has no source with node id {0}")]
+    UnknownSource(u32),
+    /// A task delivered for a sink that its vertex has not.
+    #[error("the task has no sink with node id {0}")]
+    UnknownSink(u32),
+}
+
+impl CoordinatorError {
+    /// The failure as it is recorded: one line with all causes.
+    pub fn into_failure(self) -> FailureCause {
+        let recoverability = match &self {
+            Self::NextSplit { source, .. } => recoverability(source),
+            Self::PrepareSource { source, .. } | Self::PrepareSink { source, .. } => recoverability(source),
+            Self::SplitsForgotten { .. } => Recoverability::Recoverable,
+            Self::Commit { .. } | Self::Abort { .. } => Recoverability::Unrecoverable,
+            Self::UnknownSource(_) | Self::UnknownSink(_) => Recoverability::Unrecoverable,
+        };
+        let mut message = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            message = format!("{message}: {error}");
+            cause = error.source();
+        }
+        FailureCause { code: "connector".to_owned(), message, detail: String::new(), recoverability }
+    }
+}
+
+/// A restart can help only where the outside may change.
+fn recoverability(error: &ConnectorError) -> Recoverability {
+    match error {
+        ConnectorError::Io { .. } | ConnectorError::Net { .. } => Recoverability::Recoverable,
+        ConnectorError::Unknown { .. }
+        | ConnectorError::Option { .. }
+        | ConnectorError::NotGranted { .. }
+        | ConnectorError::DestinationNotEmpty { .. }
+        | ConnectorError::BadRow { .. }
+        | ConnectorError::Damaged(_) => Recoverability::Unrecoverable,
+    }
+}
+
+/// A connector as one operator uses it.
+struct Use {
+    operator: String,
+    vertex: JobVertexId,
+    connector: ConnectorSpec,
+    parallelism: u32,
+    record_type: String,
+}
+
+struct SourceCoordinator {
+    use_: Use,
+    enumerator: Box<dyn SplitEnumerator>,
+    dealt: DealtSplits,
+}
+
+/// What a source's readers were dealt.
+enum DealtSplits {
+    /// `[subtask_index]`: in the order of dealing.
+    Remembered { splits: Vec<Vec<SourceSplit>>, count: usize },
+    /// More than [`REMEMBERED_SPLITS_MAX`].
+    TooMany,
+}
+
+struct SinkCoordinator {
+    use_: Use,
+    committer: Box<dyn SinkCommitter>,
+    /// By subtask index: what finished subtasks delivered.
+    committables: BTreeMap<u32, Vec<Committable>>,
+    /// Attempts were discarded since the destination was last known to be clean.
+    leftovers: Leftovers,
+}
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Leftovers {
+    None,
+    OfDiscardedAttempts,
+}
+
+/// All coordinators of a job, by node id.
+pub struct OperatorCoordinators {
+    connectors: Connectors,
+    permissions: Permissions,
+    sources: BTreeMap<u32, SourceCoordinator>,
+    sinks: BTreeMap<u32, SinkCoordinator>,
+}
+
+impl OperatorCoordinators {
+    /// Makes no coordinator yet; see [`OperatorCoordinators::initialize_on_master`].
+    pub fn new(connectors: Connectors, permissions: Permissions) -> Self {
+        Self { connectors, permissions, sources: BTreeMap::new(), sinks: BTreeMap::new() }
+    }
+
+    /// Makes all coordinators and checks inputs and destinations. Source: `JobVertex.initializeOnMaster`.
+    ///
+    /// # Errors
+    /// Returns the first failure; destinations that were prepared are cleaned again.
+    pub fn initialize_on_master(&mut self, vertices: &[JobVertex]) -> Result<(), CoordinatorError> {
+        let result = vertices
+            .iter()
+            .flat_map(|vertex| vertex.operators.iter().map(move |operator| (vertex, operator)))
+            .try_for_each(|(vertex, operator)| self.initialize_operator(vertex, operator));
+        if result.is_err() {
+            for error in self.abort() {
+                tracing::warn!("{}", error.into_failure().message);
+            }
+        }
+        result
+    }
+
+    fn initialize_operator(&mut self, vertex: &JobVertex, operator: &ChainedOperator) -> Result<(), CoordinatorError> {
+        let node = &operator.node;
+        let use_of = |connector: &ConnectorSpec, record_type: Option<&String>| Use {
+            operator: node.name.clone(),
+            vertex: vertex.id,
+            connector: connector.clone(),
+            parallelism: vertex.parallelism,
+            record_type: record_type.cloned().unwrap_or_default(),
+        };
+        match &node.operator {
+            Operator::Source(connector) => {
+                let use_ = use_of(connector, node.output_type.as_ref());
+                let enumerator = self.create_enumerator(&use_)?;
+                let dealt = DealtSplits::new(vertex.parallelism);
+                self.sources.insert(node.id, SourceCoordinator { use_, enumerator, dealt });
+            }
+            Operator::Sink(connector) => {
+                let use_ = use_of(connector, node.input_types.first());
+                let error = |source| CoordinatorError::PrepareSink { operator: node.name.clone(), source };
+                let Use { connector, parallelism, record_type, .. } = &use_;
+                let mut committer =
+                    (self.connectors.committers)(connector, *parallelism, record_type, &self.permissions)
+                        .map_err(error)?;
+                committer.prepare().map_err(error)?;
+                let committables = BTreeMap::new();
+                self.sinks
+                    .insert(node.id, SinkCoordinator { use_, committer, committables, leftovers: Leftovers::None });
+            }
+            Operator::Guest(_) | Operator::GuestSource(_) => {}
+        }
+        Ok(())
+    }
+
+    fn create_enumerator(&self, use_: &Use) -> Result<Box<dyn SplitEnumerator>, CoordinatorError> {
+        let Use { connector, parallelism, record_type, operator, .. } = use_;
+        (self.connectors.enumerators)(connector, *parallelism, record_type, &self.permissions)
+            .map_err(|source| CoordinatorError::PrepareSource { operator: operator.clone(), source })
+    }
+
+    /// Answers a reader that asks for a split.
+    ///
+    /// # Errors
+    /// Returns an error if the task has no such source or its input cannot be listed.
+    pub fn next_split(&mut self, task: ExecutionVertexId, node: u32) -> Result<SplitAssignment, CoordinatorError> {
+        let source = self.sources.get_mut(&node).filter(|source| source.use_.vertex == task.vertex);
+        let source = source.ok_or(CoordinatorError::UnknownSource(node))?;
+        let assignment = source
+            .enumerator
+            .next_split(task.subtask_index)
+            .map_err(|error| CoordinatorError::NextSplit { operator: source.use_.operator.clone(), source: error })?;
+        match &assignment {
+            SplitAssignment::Split(split) => source.dealt.remember(task.subtask_index, split),
+            SplitAssignment::Wait(_) | SplitAssignment::NoMoreSplits => {}
+        }
+        Ok(assignment)
+    }
+
+    /// Keeps what a finished task's sinks delivered.
+    ///
+    /// # Errors
+    /// Returns an error if the task has no such sink.
+    pub fn add_committables(
+        &mut self,
+        task: ExecutionVertexId,
+        committables: Vec<(u32, Vec<Committable>)>,
+    ) -> Result<(), CoordinatorError> {
+        for (node, committables) in committables {
+            let sink = self.sinks.get_mut(&node).filter(|sink| sink.use_.vertex == task.vertex);
+            let sink = sink.ok_or(CoordinatorError::UnknownSink(node))?;
+            sink.committables.insert(task.subtask_index, committables);
+        }
+        Ok(())
+    }
+
+    /// Vertices of which a restart must take all subtasks or none, because what their
+    /// readers were dealt is not known any more.
+    pub fn indivisible_vertices(&self) -> impl Iterator<Item = JobVertexId> {
+        self.sources.values().filter_map(|source| match source.dealt {
+            DealtSplits::Remembered { .. } => None,
+            DealtSplits::TooMany => Some(source.use_.vertex),
+        })
+    }
+
+    /// Makes ready for fresh attempts of the subtasks, which begin from scratch: gives
+    /// their splits back and drops their committables. `subtasks` are all the ended
+    /// attempts of one restart, by vertex.
+    ///
+    /// # Errors
+    /// Returns an error if an input cannot be listed anew or a destination cannot be cleaned.
+    pub fn subtasks_reset(&mut self, subtasks: &BTreeMap<JobVertexId, Vec<u32>>) -> Result<(), CoordinatorError> {
+        let mut sources = std::mem::take(&mut self.sources);
+        let result = sources.values_mut().try_for_each(|source| match subtasks.get(&source.use_.vertex) {
+            Some(subtasks) => self.reset_source(source, subtasks),
+            None => Ok(()),
+        });
+        self.sources = sources;
+        result?;
+        for sink in self.sinks.values_mut() {
+            if let Some(subtasks) = subtasks.get(&sink.use_.vertex) {
+                sink.subtasks_reset(subtasks)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reset_source(&self, source: &mut SourceCoordinator, subtasks: &[u32]) -> Result<(), CoordinatorError> {
+        if subtasks.len() == source.use_.parallelism as usize {
+            source.enumerator = self.create_enumerator(&source.use_)?;
+            source.dealt = DealtSplits::new(source.use_.parallelism);
+            return Ok(());
+        }
+        for subtask_index in subtasks {
+            let operator = || source.use_.operator.clone();
+            let splits = source.dealt.take(*subtask_index);
+            let splits = splits.ok_or_else(|| CoordinatorError::SplitsForgotten { operator: operator() })?;
+            source.enumerator.add_splits_back(*subtask_index, splits);
+        }
+        Ok(())
+    }
+
+    /// Makes the output of all sinks visible.
+    ///
+    /// # Errors
+    /// Returns the first failure; sinks before it are committed, those behind it are not.
+    pub fn commit(&mut self) -> Result<(), CoordinatorError> {
+        for sink in self.sinks.values_mut() {
+            let operator = || sink.use_.operator.clone();
+            let committables = std::mem::take(&mut sink.committables).into_values().flatten().collect();
+            sink.committer
+                .commit(committables)
+                .map_err(|source| CoordinatorError::Commit { operator: operator(), source })?;
+            match sink.leftovers {
+                Leftovers::None => {}
+                Leftovers::OfDiscardedAttempts => {
+                    sink.committer.abort().map_err(|source| CoordinatorError::Abort { operator: operator(), source })?
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the output that is not visible; returns what went wrong.
+    pub fn abort(&mut self) -> Vec<CoordinatorError> {
+        self.sinks
+            .values_mut()
+            .filter_map(|sink| {
+                sink.committables.clear();
+                let operator = sink.use_.operator.clone();
+                sink.committer.abort().err().map(|source| CoordinatorError::Abort { operator, source })
+            })
+            .collect()
+    }
+}
+
+impl SinkCoordinator {
+    fn subtasks_reset(&mut self, subtasks: &[u32]) -> Result<(), CoordinatorError> {
+        for subtask_index in subtasks {
+            self.committables.remove(subtask_index);
+        }
+        if subtasks.len() < self.use_.parallelism as usize {
+            // Others go on writing, so that cleaning must wait for the end.
+            self.leftovers = Leftovers::OfDiscardedAttempts;
+            return Ok(());
+        }
+        let operator = || self.use_.operator.clone();
+        self.committer.abort().map_err(|source| CoordinatorError::Abort { operator: operator(), source })?;
+        self.committer.prepare().map_err(|source| CoordinatorError::PrepareSink { operator: operator(), source })?;
+        self.leftovers = Leftovers::None;
+        Ok(())
+    }
+}
+
+impl DealtSplits {
+    fn new(parallelism: u32) -> Self {
+        Self::Remembered { splits: vec![Vec::new(); parallelism as usize], count: 0 }
+    }
+
+    fn remember(&mut self, subtask_index: u32, split: &SourceSplit) {
+        match self {
+            Self::Remembered { splits, count } if *count < REMEMBERED_SPLITS_MAX => {
+                splits[subtask_index as usize].push(split.clone());
+                *count += 1;
+            }
+            Self::Remembered { .. } => *self = Self::TooMany,
+            Self::TooMany => {}
+        }
+    }
+
+    fn take(&mut self, subtask_index: u32) -> Option<Vec<SourceSplit>> {
+        match self {
+            Self::Remembered { splits, count } => {
+                let taken = std::mem::take(&mut splits[subtask_index as usize]);
+                *count -= taken.len();
+                Some(taken)
+            }
+            Self::TooMany => None,
+        }
+    }
+}

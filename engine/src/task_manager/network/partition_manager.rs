@@ -1,0 +1,78 @@
+//! Brings producers and consumers of one process together.
+//!
+//! Whoever of a channel's two sides comes first makes the channel and leaves the
+//! other end here; so a consumer that comes first simply finds nothing to read
+//! yet. An end is left until the other side takes it, until the side that left it
+//! gives it up, or until the execution graph is released.
+
+use std::{collections::HashMap, sync::Mutex};
+
+use super::{InputChannel, ResultSubpartition};
+use crate::base::ids::{ExecutionGraphId, ResultPartitionId};
+
+/// The end of a channel that waits to be taken.
+#[derive(Debug)]
+enum Waiting {
+    ForProducer(ResultSubpartition),
+    ForConsumer(InputChannel),
+}
+
+/// A partition's subpartition.
+type ChannelId = (ResultPartitionId, u32);
+
+/// Registry of the channels of one TaskExecutor.
+#[derive(Debug, Default)]
+pub struct ResultPartitionManager {
+    waiting: Mutex<HashMap<ChannelId, Waiting>>,
+}
+
+impl ResultPartitionManager {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ChannelId, Waiting>> {
+        self.waiting.lock().expect("no code panics while it holds the lock")
+    }
+
+    /// The producer's end of a channel. Each end is taken once.
+    pub fn producer_end(&self, partition: ResultPartitionId, index: u32, elements_max: usize) -> ResultSubpartition {
+        let mut waiting = self.lock();
+        match waiting.remove(&(partition, index)) {
+            Some(Waiting::ForProducer(subpartition)) => subpartition,
+            Some(Waiting::ForConsumer(_)) | None => {
+                let (subpartition, channel) = ResultSubpartition::channel(elements_max);
+                waiting.insert((partition, index), Waiting::ForConsumer(channel));
+                subpartition
+            }
+        }
+    }
+
+    /// The consumer's end of a channel. Each end is taken once.
+    pub fn consumer_end(&self, partition: ResultPartitionId, index: u32, elements_max: usize) -> InputChannel {
+        let mut waiting = self.lock();
+        match waiting.remove(&(partition, index)) {
+            Some(Waiting::ForConsumer(channel)) => channel,
+            Some(Waiting::ForProducer(_)) | None => {
+                let (subpartition, channel) = ResultSubpartition::channel(elements_max);
+                waiting.insert((partition, index), Waiting::ForProducer(subpartition));
+                channel
+            }
+        }
+    }
+
+    /// Forgets what waits for the other side of a channel, because this side gives it up.
+    pub fn give_up(&self, partition: ResultPartitionId, index: u32) {
+        // Dropped after the lock was released: an end that is dropped tells the other.
+        let given_up = self.lock().remove(&(partition, index));
+        drop(given_up);
+    }
+
+    /// Forgets all that an execution graph's tasks left: finished output that
+    /// nobody will read. Called when the last task of the graph has ended here.
+    pub fn release(&self, graph: ExecutionGraphId) {
+        let released: Vec<_> = self.lock().extract_if(|(partition, _), _| partition.producer.graph == graph).collect();
+        drop(released);
+    }
+
+    /// Number of channels of which one side is missing.
+    pub fn waiting_count(&self) -> usize {
+        self.lock().len()
+    }
+}

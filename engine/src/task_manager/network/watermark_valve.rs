@@ -1,0 +1,204 @@
+//! Combines the watermarks of the channels of an input, and those of the inputs
+//! of an operator.
+//!
+//! Source: Flink's `StatusWatermarkValve` and `IndexedCombinedWatermarkStatus`.
+
+use crate::base::{clock::Timestamp, stream_element::WatermarkStatus};
+
+/// What a valve lets through.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ValveOutput {
+    /// The watermark over all channels rose.
+    Watermark(Timestamp),
+    /// All channels became idle, or one became active again.
+    Status(WatermarkStatus),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Channel {
+    watermark: Timestamp,
+    status: WatermarkStatus,
+    /// False while an active channel has yet to catch up with the output.
+    aligned: bool,
+}
+
+/// Combines the watermarks of the channels of one input.
+///
+/// # Invariants
+/// The watermark that comes out never falls.
+#[derive(Debug)]
+pub struct StatusWatermarkValve {
+    channels: Vec<Channel>,
+    output: Timestamp,
+    status: WatermarkStatus,
+}
+
+impl StatusWatermarkValve {
+    /// A valve over so many channels, all active.
+    pub fn new(channels: usize) -> Self {
+        let channel = Channel { watermark: Timestamp::MIN, status: WatermarkStatus::Active, aligned: true };
+        Self { channels: vec![channel; channels], output: Timestamp::MIN, status: WatermarkStatus::Active }
+    }
+
+    /// Takes a watermark of a channel.
+    pub fn input_watermark(&mut self, channel: usize, watermark: Timestamp) -> Option<ValveOutput> {
+        let entry = &mut self.channels[channel];
+        let idle = self.status == WatermarkStatus::Idle || entry.status == WatermarkStatus::Idle;
+        if idle || watermark <= entry.watermark {
+            return None;
+        }
+        entry.watermark = watermark;
+        entry.aligned |= self.output <= watermark;
+        self.raise_to_minimum()
+    }
+
+    /// Takes the status of a channel. At most a watermark and a status come out, in this order.
+    pub fn input_status(&mut self, channel: usize, status: WatermarkStatus) -> [Option<ValveOutput>; 2] {
+        let entry = &mut self.channels[channel];
+        if entry.status == status {
+            return [None, None];
+        }
+        entry.status = status;
+        match status {
+            WatermarkStatus::Idle => {
+                entry.aligned = false;
+                let held_the_output = entry.watermark == self.output;
+                if self.channels.iter().any(|channel| channel.status == WatermarkStatus::Active) {
+                    return [if held_the_output { self.raise_to_minimum() } else { None }, None];
+                }
+                let maximum = self.channels.iter().map(|channel| channel.watermark).max();
+                let raised = maximum.filter(|_| held_the_output).and_then(|maximum| self.raise(maximum));
+                [raised, self.change_status(status)]
+            }
+            WatermarkStatus::Active => {
+                entry.aligned = self.output <= entry.watermark;
+                [None, self.change_status(status)]
+            }
+        }
+    }
+
+    fn raise_to_minimum(&mut self) -> Option<ValveOutput> {
+        let aligned = self.channels.iter().filter(|channel| channel.aligned);
+        let minimum = aligned.map(|channel| channel.watermark).min()?;
+        self.raise(minimum)
+    }
+
+    fn raise(&mut self, watermark: Timestamp) -> Option<ValveOutput> {
+        if watermark <= self.output {
+            return None;
+        }
+        self.output = watermark;
+        Some(ValveOutput::Watermark(watermark))
+    }
+
+    fn change_status(&mut self, status: WatermarkStatus) -> Option<ValveOutput> {
+        if self.status == status {
+            return None;
+        }
+        self.status = status;
+        Some(ValveOutput::Status(status))
+    }
+}
+
+/// Combines the watermarks of the inputs of one operator: the least of those
+/// that are not idle.
+#[derive(Debug)]
+pub struct CombinedWatermark {
+    inputs: Vec<(Timestamp, WatermarkStatus)>,
+    output: Timestamp,
+}
+
+impl CombinedWatermark {
+    /// Over so many inputs, all active.
+    pub fn new(inputs: usize) -> Self {
+        Self { inputs: vec![(Timestamp::MIN, WatermarkStatus::Active); inputs], output: Timestamp::MIN }
+    }
+
+    /// Takes what an input's valve let through. At most a watermark and a status
+    /// come out, in this order.
+    pub fn update(&mut self, input: usize, update: ValveOutput) -> [Option<ValveOutput>; 2] {
+        let was_idle = self.is_idle();
+        let entry = &mut self.inputs[input];
+        match update {
+            ValveOutput::Watermark(watermark) => entry.0 = entry.0.max(watermark),
+            ValveOutput::Status(status) => entry.1 = status,
+        }
+        let active = self.inputs.iter().filter(|(_, status)| *status == WatermarkStatus::Active);
+        let minimum = active.map(|(watermark, _)| *watermark).min();
+        let raised = minimum.filter(|minimum| self.output < *minimum);
+        if let Some(raised) = raised {
+            self.output = raised;
+        }
+        let status = match (was_idle, self.is_idle()) {
+            (false, true) => Some(ValveOutput::Status(WatermarkStatus::Idle)),
+            (true, false) => Some(ValveOutput::Status(WatermarkStatus::Active)),
+            (true, true) | (false, false) => None,
+        };
+        [raised.map(ValveOutput::Watermark), status]
+    }
+
+    /// The watermark over all inputs.
+    pub fn watermark(&self) -> Timestamp {
+        self.output
+    }
+
+    fn is_idle(&self) -> bool {
+        self.inputs.iter().all(|(_, status)| *status == WatermarkStatus::Idle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Traces of Flink's valve: what goes into which channel, and what comes out.
+    const TRACES: &str = include_str!("watermark_valve.json");
+
+    fn printed(output: ValveOutput) -> serde_json::Value {
+        match output {
+            ValveOutput::Watermark(Timestamp(watermark)) => serde_json::json!(["WM", watermark]),
+            ValveOutput::Status(WatermarkStatus::Idle) => serde_json::json!(["IDLE"]),
+            ValveOutput::Status(WatermarkStatus::Active) => serde_json::json!(["ACTIVE"]),
+        }
+    }
+
+    #[test]
+    fn valve_repeats_flinks_traces() {
+        let file: serde_json::Value = serde_json::from_str(TRACES).unwrap();
+        let traces = file["valve"].as_array().unwrap();
+        assert_eq!(traces.len(), 9);
+        for trace in traces {
+            let mut valve = StatusWatermarkValve::new(usize::try_from(trace["channels"].as_u64().unwrap()).unwrap());
+            for (index, step) in trace["steps"].as_array().unwrap().iter().enumerate() {
+                let channel = usize::try_from(step["channel"].as_u64().unwrap()).unwrap();
+                let outputs = match &step["in"] {
+                    serde_json::Value::String(status) if status == "IDLE" => {
+                        valve.input_status(channel, WatermarkStatus::Idle)
+                    }
+                    serde_json::Value::String(_) => valve.input_status(channel, WatermarkStatus::Active),
+                    watermark => [valve.input_watermark(channel, Timestamp(watermark.as_i64().unwrap())), None],
+                };
+                let outputs: Vec<_> = outputs.into_iter().flatten().map(printed).collect();
+                assert_eq!(serde_json::Value::Array(outputs), step["out"], "{}, step {index}", trace["name"]);
+            }
+        }
+    }
+
+    #[test]
+    fn inputs_are_combined_by_their_minimum_without_idle_ones() {
+        use ValveOutput::{Status, Watermark};
+        let mut combined = CombinedWatermark::new(2);
+        let steps = [
+            (0, Watermark(Timestamp(5)), [None, None]),
+            (1, Watermark(Timestamp(3)), [Some(Watermark(Timestamp(3))), None]),
+            (1, Status(WatermarkStatus::Idle), [Some(Watermark(Timestamp(5))), None]),
+            (0, Status(WatermarkStatus::Idle), [None, Some(Status(WatermarkStatus::Idle))]),
+            (1, Status(WatermarkStatus::Active), [None, Some(Status(WatermarkStatus::Active))]),
+            (1, Watermark(Timestamp(4)), [None, None]),
+            (1, Watermark(Timestamp::MAX), [Some(Watermark(Timestamp::MAX)), None]),
+        ];
+        for (index, (input, update, expected)) in steps.into_iter().enumerate() {
+            assert_eq!(combined.update(input, update), expected, "step {index}");
+        }
+    }
+}

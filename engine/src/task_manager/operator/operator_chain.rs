@@ -1,0 +1,672 @@
+//! Runs the planned nodes of a task: hands elements from one to the next, and
+//! takes care of watermarks and of the end.
+//!
+//! Everything runs on the task's thread. An element is processed to its end, all
+//! that follows from it included, before the next one is taken; where an output
+//! is stuck, the task waits through [`Backpressure`].
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{
+    Backpressure, ChainPlan, Connectors, Destination, GateTarget, GuestSegment, OpenSegment, OperatorCounters,
+    OperatorError, Origin, Outputs, PlannedKind, PlannedNode, RowErrorPolicy, RowErrors, SharedPlugin, TaskContext,
+    TaskCounters, row_errors::SharedReader,
+};
+use crate::{
+    base::{
+        clock::{Clock, Timestamp},
+        ids::BlobDigest,
+        stream_element::{RecordBatch, StopMode, StreamElement, WatermarkStatus},
+    },
+    connector::{
+        Committable, ConnectorError, Permissions, ReaderContext, ReaderOutput, SinkWriter, SourceSplit, WriterContext,
+    },
+    graph::{
+        job_graph::{ChainedOperator, JobVertex},
+        stream_graph::{ConnectorSpec, Operator},
+    },
+    task_manager::network::{CombinedWatermark, GateElement, ResultPartition, StatusWatermarkValve, ValveOutput},
+    wasm::{CancelFlag, GuestError, Replay, SandboxLimits, SegmentContext, SourceStatus},
+};
+
+/// Pause before a source of a plugin that had nothing is polled again.
+const GUEST_SOURCE_PAUSE: Duration = Duration::from_millis(10);
+
+/// What an operator chain is made of.
+pub struct ChainSetup<'a> {
+    /// The vertex.
+    pub vertex: &'a JobVertex,
+    /// How its operators run.
+    pub plan: &'a ChainPlan,
+    /// The partitions, in the order of [`JobVertex::outputs`].
+    pub partitions: Vec<ResultPartition>,
+    /// Plugins of the plan's segments.
+    pub plugins: HashMap<BlobDigest, SharedPlugin>,
+    /// Native sources and sinks.
+    pub connectors: &'a dyn Connectors,
+    /// The task.
+    pub context: TaskContext,
+    /// How the operators of plugins are made again.
+    pub replay: Replay,
+    /// Limits of each instance.
+    pub limits: SandboxLimits,
+    /// Stops a guest that is running.
+    pub cancel: CancelFlag,
+    /// What connectors may open.
+    pub permissions: Arc<Permissions>,
+    /// Processing time.
+    pub clock: Clock,
+    /// What becomes of refused rows.
+    pub row_error_policy: RowErrorPolicy,
+    /// Counters of the task.
+    pub counters: Arc<TaskCounters>,
+}
+
+/// What a source did when polled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SourcePoll {
+    /// It sent rows, or may do so when polled again.
+    More,
+    /// It needs a split.
+    NeedSplit,
+    /// It has nothing before the pause has passed.
+    Idle(Duration),
+    /// It has ended, and so did all that follows from it.
+    Ended,
+}
+
+/// One input of a node.
+struct Input {
+    valve: StatusWatermarkValve,
+    /// Channels that have not sent their end of data.
+    open: usize,
+}
+
+struct NativeSource {
+    node: u32,
+    reader: SharedReader,
+    /// Its place among the readers that positions are asked of.
+    place: usize,
+    outputs: Outputs,
+}
+
+struct NativeSink {
+    node: u32,
+    writer: Box<dyn SinkWriter>,
+    committables: Vec<Committable>,
+    /// True if something was written since the last flush.
+    dirty: bool,
+}
+
+enum NodeKind {
+    Source(NativeSource),
+    Segment(Box<dyn GuestSegment>),
+    SourceSegment(Box<dyn GuestSegment>),
+    Sink(NativeSink),
+}
+
+struct ChainNode {
+    kind: NodeKind,
+    inputs: Vec<Input>,
+    combined: CombinedWatermark,
+    ended: bool,
+    /// By exit, the operators of the chain that take its elements.
+    locals: Vec<Rc<[LocalTarget]>>,
+    counters: Arc<OperatorCounters>,
+}
+
+#[derive(Clone, Copy)]
+struct LocalTarget {
+    node: usize,
+    input: usize,
+    channel: usize,
+}
+
+impl ChainNode {
+    fn outputs(&mut self) -> Option<&mut Outputs> {
+        match &mut self.kind {
+            NodeKind::Source(source) => Some(&mut source.outputs),
+            NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) => Some(segment.outputs()),
+            NodeKind::Sink(_) => None,
+        }
+    }
+}
+
+/// The operators of one task at work.
+pub struct OperatorChain {
+    nodes: Vec<ChainNode>,
+    gates: Vec<GateTarget>,
+    counters: Arc<TaskCounters>,
+    row_errors: Rc<RefCell<RowErrors>>,
+    stop_mode: StopMode,
+    origin: Origin,
+}
+
+impl OperatorChain {
+    /// Opens all operators, those at the end of the chain first.
+    ///
+    /// # Errors
+    /// Returns an error if one cannot be opened.
+    pub fn open(setup: ChainSetup<'_>) -> Result<Self, OperatorError> {
+        let names = setup.vertex.operators.iter().map(|operator| (operator.node.id, operator.node.name.clone()));
+        let row_errors = RowErrors::new(
+            setup.row_error_policy.clone(),
+            setup.context.clone(),
+            names.collect::<BTreeMap<_, _>>(),
+            Arc::clone(&setup.counters),
+        );
+        let row_errors = Rc::new(RefCell::new(row_errors));
+        let mut opener = Opener { row_errors: Rc::clone(&row_errors), partitions: Vec::new(), setup };
+        opener.partitions = std::mem::take(&mut opener.setup.partitions).into_iter().map(Some).collect();
+        let plan = opener.setup.plan;
+        let mut nodes = Vec::with_capacity(plan.nodes.len());
+        for planned in plan.nodes.iter().rev() {
+            nodes.push(opener.open_node(planned)?);
+        }
+        nodes.reverse();
+        Ok(Self {
+            nodes,
+            gates: plan.gates.clone(),
+            counters: opener.setup.counters,
+            row_errors,
+            stop_mode: StopMode::Drain,
+            origin: Origin::None,
+        })
+    }
+
+    /// Places and node ids of the sources, native or not.
+    pub fn sources(&self) -> Vec<(usize, Option<u32>)> {
+        let source = |(place, node): (usize, &ChainNode)| match &node.kind {
+            NodeKind::Source(source) => Some((place, Some(source.node))),
+            NodeKind::SourceSegment(_) => Some((place, None)),
+            NodeKind::Segment(_) | NodeKind::Sink(_) => None,
+        };
+        self.nodes.iter().enumerate().filter_map(source).collect()
+    }
+
+    /// Lets a source read about `max_bytes`, and processes what it read.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails or the task is told to stop.
+    pub fn poll_source(
+        &mut self,
+        place: usize,
+        max_bytes: usize,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<SourcePoll, OperatorError> {
+        match &mut self.nodes[place].kind {
+            NodeKind::Source(source) => {
+                let output = source.reader.borrow_mut().poll(max_bytes);
+                match output.map_err(|error| source.failed(error))? {
+                    ReaderOutput::Records(batch) => {
+                        source.outputs.emit_batch(&batch).map_err(|error| OperatorError::Routing {
+                            node: source.node,
+                            error,
+                        })?;
+                        let origin = Origin::Source(source.place);
+                        self.set_origin(origin);
+                        self.counters.count_in(batch.count, batch.data.len());
+                        self.drain(place, backpressure)?;
+                        Ok(SourcePoll::More)
+                    }
+                    ReaderOutput::NeedSplit => Ok(SourcePoll::NeedSplit),
+                    ReaderOutput::Idle(pause) => Ok(SourcePoll::Idle(pause)),
+                    ReaderOutput::End => {
+                        self.end_source(place, backpressure)?;
+                        Ok(SourcePoll::Ended)
+                    }
+                }
+            }
+            NodeKind::SourceSegment(segment) => {
+                let max_bytes = u32::try_from(max_bytes).unwrap_or(u32::MAX);
+                let before = self.nodes[place].counters.records_out.load(Ordering::Relaxed);
+                let NodeKind::SourceSegment(segment) = &mut self.nodes[place].kind else { return Ok(SourcePoll::Ended) };
+                let status = segment.poll_source(max_bytes).map_err(|error| self.guest_failed(error, None))?;
+                let read = self.nodes[place].counters.records_out.load(Ordering::Relaxed) - before;
+                self.counters.records_in.fetch_add(read, Ordering::Relaxed);
+                self.drain(place, backpressure)?;
+                match status {
+                    SourceStatus::More => Ok(SourcePoll::More),
+                    SourceStatus::Idle => Ok(SourcePoll::Idle(GUEST_SOURCE_PAUSE)),
+                    SourceStatus::End => {
+                        self.end_source(place, backpressure)?;
+                        Ok(SourcePoll::Ended)
+                    }
+                }
+            }
+            NodeKind::Segment(_) | NodeKind::Sink(_) => Ok(SourcePoll::Ended),
+        }
+    }
+
+    /// Gives a native source a split.
+    ///
+    /// # Errors
+    /// Returns an error if the split cannot be opened.
+    pub fn add_split(&mut self, place: usize, split: SourceSplit) -> Result<(), OperatorError> {
+        match &mut self.nodes[place].kind {
+            NodeKind::Source(source) => {
+                let added = source.reader.borrow_mut().add_split(split);
+                added.map_err(|error| source.failed(error))
+            }
+            NodeKind::Segment(_) | NodeKind::SourceSegment(_) | NodeKind::Sink(_) => Ok(()),
+        }
+    }
+
+    /// Ends a source: event time is over for what follows it.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails or the task is told to stop.
+    pub fn end_source(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+        match &mut self.nodes[place].kind {
+            NodeKind::Source(source) => source.outputs.emit_final_watermark(),
+            NodeKind::SourceSegment(segment) => {
+                let ended = segment.process_watermark(Timestamp::MAX).and_then(|()| segment.end_input(0));
+                ended.map_err(|error| self.guest_failed(error, None))?;
+            }
+            NodeKind::Segment(_) | NodeKind::Sink(_) => return Ok(()),
+        }
+        self.drain(place, backpressure)?;
+        self.end_node(place, backpressure)
+    }
+
+    /// Processes an element that came through a gate.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails or the task is told to stop.
+    pub fn process_element(
+        &mut self,
+        from: GateElement,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
+        let target = self.gates[from.gate];
+        if let StreamElement::Records(batch) = &from.element {
+            self.counters.count_in(batch.count, batch.data.len());
+        }
+        self.set_origin(Origin::Gate { gate: from.gate, channel: from.channel });
+        let channel = target.first_channel + from.channel;
+        let target = LocalTarget { node: target.node, input: target.input, channel };
+        self.deliver(target, from.element, backpressure)
+    }
+
+    fn set_origin(&mut self, origin: Origin) {
+        if self.origin != origin {
+            self.origin = origin;
+            self.row_errors.borrow_mut().set_origin(origin);
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        to: LocalTarget,
+        element: StreamElement,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
+        match element {
+            StreamElement::Records(batch) => self.process_batch(to, &batch, backpressure),
+            StreamElement::Watermark(watermark) => {
+                let update = self.input(to).valve.input_watermark(to.channel, watermark);
+                self.update_watermark(to, [update, None], backpressure)
+            }
+            StreamElement::WatermarkStatus(status) => {
+                let updates = self.input(to).valve.input_status(to.channel, status);
+                self.update_watermark(to, updates, backpressure)
+            }
+            StreamElement::EndOfData(mode) => self.end_channel(to, mode, backpressure),
+            StreamElement::EndOfPartition => Ok(()),
+            StreamElement::LatencyMarker(_)
+            | StreamElement::CheckpointBarrier(_)
+            | StreamElement::CancelCheckpoint(_) => Err(OperatorError::UnexpectedElement(format!("{element:?}"))),
+        }
+    }
+
+    fn input(&mut self, of: LocalTarget) -> &mut Input {
+        &mut self.nodes[of.node].inputs[of.input]
+    }
+
+    fn process_batch(
+        &mut self,
+        to: LocalTarget,
+        batch: &RecordBatch,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
+        let node = &mut self.nodes[to.node];
+        node.counters.records_in.fetch_add(u64::from(batch.count), Ordering::Relaxed);
+        match &mut node.kind {
+            NodeKind::Segment(segment) => {
+                let input = u32::try_from(to.input).expect("inputs are counted in 32 bits");
+                segment.process_batch(input, batch).map_err(|error| self.guest_failed(error, Some(input)))?;
+                self.drain(to.node, backpressure)
+            }
+            NodeKind::Sink(sink) => {
+                sink.writer.write(batch).map_err(|error| sink.failed(error))?;
+                sink.dirty = true;
+                self.counters.count_out(batch.count, batch.data.len());
+                Ok(())
+            }
+            NodeKind::Source(_) | NodeKind::SourceSegment(_) => unreachable!("a source has no inputs"),
+        }
+    }
+
+    fn update_watermark(
+        &mut self,
+        to: LocalTarget,
+        updates: [Option<ValveOutput>; 2],
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
+        for update in updates.into_iter().flatten() {
+            for combined in self.nodes[to.node].combined.update(to.input, update).into_iter().flatten() {
+                if to.node == 0 {
+                    let watermark = self.nodes[0].combined.watermark();
+                    self.counters.input_watermark.store(watermark.0, Ordering::Relaxed);
+                }
+                let NodeKind::Segment(segment) = &mut self.nodes[to.node].kind else { continue };
+                let processed = match combined {
+                    ValveOutput::Watermark(watermark) => segment.process_watermark(watermark),
+                    ValveOutput::Status(status) => segment.process_watermark_status(status),
+                };
+                processed.map_err(|error| self.guest_failed(error, None))?;
+                self.drain(to.node, backpressure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on what a node emitted: first within the chain, then into the channels.
+    fn drain(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+        let node = &mut self.nodes[place];
+        while let Some((output, element)) = self.nodes[place].outputs().and_then(Outputs::take_local) {
+            let targets = Rc::clone(&self.nodes[place].locals[output]);
+            for target in targets.iter() {
+                self.deliver(*target, element.clone(), backpressure)?;
+            }
+        }
+        match self.nodes[place].outputs() {
+            Some(outputs) => Ok(outputs.send_pending(backpressure)?),
+            None => Ok(()),
+        }
+    }
+
+    /// A channel of an input sent its end of data.
+    fn end_channel(
+        &mut self,
+        to: LocalTarget,
+        mode: StopMode,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
+        if mode == StopMode::NoDrain {
+            self.stop_mode = mode;
+        }
+        let input = self.input(to);
+        input.open = input.open.checked_sub(1).expect("each channel ends once");
+        if 0 < input.open {
+            return Ok(());
+        }
+        if self.stop_mode == StopMode::Drain
+            && let NodeKind::Segment(segment) = &mut self.nodes[to.node].kind
+        {
+            let index = u32::try_from(to.input).expect("inputs are counted in 32 bits");
+            segment.end_input(index).map_err(|error| self.guest_failed(error, None))?;
+            self.drain(to.node, backpressure)?;
+        }
+        if self.nodes[to.node].inputs.iter().all(|input| input.open == 0) {
+            self.end_node(to.node, backpressure)?;
+        }
+        Ok(())
+    }
+
+    /// A node has processed all it will ever get.
+    fn end_node(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+        let node = &mut self.nodes[place];
+        node.ended = true;
+        if let (NodeKind::Sink(sink), StopMode::Drain) = (&mut node.kind, self.stop_mode) {
+            sink.committables = sink.writer.finish().map_err(|error| sink.failed(error))?;
+            sink.dirty = false;
+        }
+        for targets in node.locals.clone() {
+            for target in targets.iter() {
+                self.end_channel(*target, self.stop_mode, backpressure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// True if all operators have ended.
+    pub fn is_ended(&self) -> bool {
+        self.nodes.iter().all(|node| node.ended)
+    }
+
+    /// Tells the consumers that there is no more data, closes the operators, the
+    /// last of the chain first, and ends the partitions. Returns what the sinks
+    /// have finished, by node.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails or the task is told to stop.
+    pub fn finish(
+        &mut self,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<Vec<(u32, Vec<Committable>)>, OperatorError> {
+        assert!(self.is_ended(), "all operators have ended");
+        self.broadcast(&StreamElement::EndOfData(self.stop_mode), backpressure)?;
+        for place in (0..self.nodes.len()).rev() {
+            if let NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) = &mut self.nodes[place].kind {
+                segment.close().map_err(|error| self.guest_failed(error, None))?;
+            }
+        }
+        self.row_errors.borrow_mut().flush()?;
+        self.broadcast(&StreamElement::EndOfPartition, backpressure)?;
+        let mut committables = Vec::new();
+        for node in &mut self.nodes {
+            if let NodeKind::Sink(sink) = &mut node.kind {
+                committables.push((sink.node, std::mem::take(&mut sink.committables)));
+            }
+        }
+        Ok(committables)
+    }
+
+    fn broadcast(
+        &mut self,
+        element: &StreamElement,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
+        for outputs in self.nodes.iter_mut().filter_map(ChainNode::outputs) {
+            outputs.broadcast(element);
+            outputs.send_pending(backpressure)?;
+        }
+        Ok(())
+    }
+
+    /// Sends partly filled buffers whose time has come, and returns when the next
+    /// will be due, on the clock of `now`.
+    ///
+    /// # Errors
+    /// Returns an error if the task is told to stop.
+    pub fn flush_if_due(
+        &mut self,
+        now: Duration,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<Option<Duration>, OperatorError> {
+        let mut next: Option<Duration> = None;
+        for outputs in self.nodes.iter_mut().filter_map(ChainNode::outputs) {
+            let due = outputs.flush_if_due(now);
+            next = next.into_iter().chain(due).min();
+            outputs.send_pending(backpressure)?;
+        }
+        Ok(next)
+    }
+
+    /// Hands what sinks buffered to the outside. Returns false if there was nothing.
+    ///
+    /// # Errors
+    /// Returns an error if an output cannot be written.
+    pub fn flush_sinks(&mut self) -> Result<(), OperatorError> {
+        for node in &mut self.nodes {
+            if let NodeKind::Sink(sink) = &mut node.kind
+                && sink.dirty
+            {
+                sink.writer.flush().map_err(|error| sink.failed(error))?;
+                sink.dirty = false;
+            }
+        }
+        self.row_errors.borrow_mut().flush()?;
+        Ok(())
+    }
+
+    /// Publishes what only this thread can read.
+    pub fn publish_metrics(&self) {
+        let mut bytes = 0;
+        for node in &self.nodes {
+            if let NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) = &node.kind {
+                bytes += segment.memory_bytes();
+            }
+        }
+        AtomicU64::store(&self.counters.guest_memory_bytes, bytes, Ordering::Relaxed);
+    }
+
+    fn guest_failed(&self, error: GuestError, input: Option<u32>) -> OperatorError {
+        let mut row_errors = self.row_errors.borrow_mut();
+        if let Some(failure) = row_errors.take_failure() {
+            return OperatorError::RowErrors(failure);
+        }
+        OperatorError::Guest { error: Box::new(error), input, position: row_errors.position() }
+    }
+}
+
+impl NativeSource {
+    fn failed(&self, error: ConnectorError) -> OperatorError {
+        OperatorError::Connector { node: self.node, error, position: self.reader.borrow().position() }
+    }
+}
+
+impl NativeSink {
+    fn failed(&self, error: ConnectorError) -> OperatorError {
+        OperatorError::Connector { node: self.node, error, position: String::new() }
+    }
+}
+
+struct Opener<'a> {
+    setup: ChainSetup<'a>,
+    /// By place in the vertex, until the node that sends into it takes it.
+    partitions: Vec<Option<ResultPartition>>,
+    row_errors: Rc<RefCell<RowErrors>>,
+}
+
+impl Opener<'_> {
+    fn open_node(&mut self, planned: &PlannedNode) -> Result<ChainNode, OperatorError> {
+        let vertex = self.setup.vertex;
+        let operator = &vertex.operators[planned.operators[0]];
+        let kind = match (planned.kind, &operator.node.operator) {
+            (PlannedKind::Segment(digest), _) => NodeKind::Segment(self.open_segment(planned, digest)?),
+            (PlannedKind::SourceSegment(digest), _) => NodeKind::SourceSegment(self.open_segment(planned, digest)?),
+            (PlannedKind::Source, Operator::Source(connector)) => {
+                NodeKind::Source(self.open_source(planned, operator, connector)?)
+            }
+            (PlannedKind::Sink, Operator::Sink(connector)) => NodeKind::Sink(self.open_sink(operator, connector)?),
+            (PlannedKind::Source | PlannedKind::Sink, _) => unreachable!("the plan follows the operators"),
+        };
+        let input = |channels: &usize| Input { valve: StatusWatermarkValve::new(*channels), open: *channels };
+        let locals = planned.outputs.iter().map(|output| {
+            let local = output.destinations.iter().filter_map(|destination| match *destination {
+                Destination::Node { node, input, channel } => Some(LocalTarget { node, input, channel }),
+                Destination::Partition(_) => None,
+            });
+            local.collect::<Rc<[_]>>()
+        });
+        Ok(ChainNode {
+            kind,
+            inputs: planned.inputs.iter().map(input).collect(),
+            combined: CombinedWatermark::new(planned.inputs.len()),
+            ended: false,
+            locals: locals.collect(),
+            counters: self.setup.counters.operator(operator.node.id),
+        })
+    }
+
+    fn outputs(&mut self, planned: &PlannedNode) -> Outputs {
+        let partitions = &mut self.partitions;
+        Outputs::new(
+            &planned.outputs,
+            |place| partitions[place].take().expect("each partition has one producer"),
+            &self.setup.counters,
+            &self.row_errors,
+            &self.setup.context.task_name,
+        )
+    }
+
+    fn open_segment(
+        &mut self,
+        planned: &PlannedNode,
+        digest: BlobDigest,
+    ) -> Result<Box<dyn GuestSegment>, OperatorError> {
+        let outputs = self.outputs(planned);
+        let context = &self.setup.context;
+        let nodes = planned.operators.iter().map(|index| self.setup.vertex.operators[*index].node.id);
+        let context = SegmentContext {
+            job_name: context.job_name.clone(),
+            task_name: context.task_name.clone(),
+            subtask_index: context.subtask_index,
+            parallelism: context.parallelism,
+            max_parallelism: context.max_parallelism,
+            attempt: context.attempt_number,
+            nodes: nodes.collect(),
+            outputs: planned.outputs.iter().map(|output| output.exit.clone()).collect(),
+        };
+        let plugin = self.setup.plugins.get(&digest).expect("the plugins of all segments were fetched");
+        let opened = plugin.open(OpenSegment {
+            replay: &self.setup.replay,
+            context: &context,
+            limits: self.setup.limits.clone(),
+            cancel: self.setup.cancel.clone(),
+            outputs,
+        });
+        opened.map_err(|error| OperatorError::Guest { error: Box::new(error), input: None, position: String::new() })
+    }
+
+    fn open_source(
+        &mut self,
+        planned: &PlannedNode,
+        operator: &ChainedOperator,
+        connector: &ConnectorSpec,
+    ) -> Result<NativeSource, OperatorError> {
+        let node = operator.node.id;
+        let row_errors = Rc::clone(&self.row_errors);
+        let context = ReaderContext {
+            subtask_index: self.setup.context.subtask_index,
+            parallelism: self.setup.context.parallelism,
+            record_type: operator.node.output_type.clone().unwrap_or_default(),
+            permissions: Arc::clone(&self.setup.permissions),
+            clock: self.setup.clock.clone(),
+            reject: Box::new(move |row| {
+                row_errors.borrow_mut().reject(node, row.position, row.message, row.payload)
+            }),
+        };
+        let reader = self.setup.connectors.create_reader(connector, context);
+        let reader = reader.map_err(|error| OperatorError::Connector { node, error, position: String::new() })?;
+        let reader: SharedReader = Rc::new(RefCell::new(reader));
+        let place = self.row_errors.borrow_mut().add_reader(Rc::clone(&reader));
+        Ok(NativeSource { node, reader, place, outputs: self.outputs(planned) })
+    }
+
+    fn open_sink(&mut self, operator: &ChainedOperator, connector: &ConnectorSpec) -> Result<NativeSink, OperatorError> {
+        let node = operator.node.id;
+        let context = WriterContext {
+            subtask_index: self.setup.context.subtask_index,
+            parallelism: self.setup.context.parallelism,
+            attempt_number: self.setup.context.attempt_number,
+            record_type: operator.node.input_types.first().cloned().unwrap_or_default(),
+            permissions: Arc::clone(&self.setup.permissions),
+            clock: self.setup.clock.clone(),
+        };
+        let writer = self.setup.connectors.create_writer(connector, context);
+        let writer = writer.map_err(|error| OperatorError::Connector { node, error, position: String::new() })?;
+        Ok(NativeSink { node, writer, committables: Vec::new(), dirty: false })
+    }
+}

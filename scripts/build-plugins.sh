@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Builds plugins for WebAssembly into target/plugins/NAME.wasm.
+# Usage: scripts/build-plugins.sh NAME...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# Says which toolchain it found, installs what is missing, and sets RUSTC and the linker if needed.
+exports="$(scripts/wasm-target.sh)"
+eval "$exports"
+packages=()
+for name in "$@"; do
+    packages+=(-p "$name")
+done
+RUSTFLAGS="${PLUGIN_RUSTFLAGS:--Ctarget-feature=+simd128}" \
+    cargo build --profile plugin --target wasm32-unknown-unknown --target-dir target/wasm "${packages[@]}"
+mkdir -p target/plugins
+for name in "$@"; do
+    cp "target/wasm/wasm32-unknown-unknown/plugin/$name.wasm" "target/plugins/$name.wasm"
+done

@@ -1,0 +1,92 @@
+//! Nexmark queries against the answers of another engine: Apache Flink 2.3.0 SQL
+//! in batch mode over the same 100,000 events.
+
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use engine_tests::{sha256, sorted_rows, submit};
+use flate2::{Compression, write::GzEncoder};
+
+const EVENTS: u64 = 100_000;
+/// SHA-256 of the input.
+const INPUT: &str = "8d932804c2bc9de75a72d50b9df53b31ffdbbf7af72d05a7e4d401fed5fcb0cc";
+/// Query, number of rows, SHA-256 of the sorted rows.
+const ANSWERS: [(&str, usize, &str); 4] = [
+    ("q0", 92_000, "8fb1231d6d833bda8cce6acbcc2a27c445e8cd4721083a2fbdb9cf5cb5d6d0a6"),
+    ("q1", 92_000, "b8ef04533df90c271cf01f6e33ff57bf9d839faca96eac816c985fb082b73fd7"),
+    ("q2", 366, "a91d668ca0893ec9aeca1237e6fe6d543fefe23da35133de76853a0d93ccf86b"),
+    ("q22", 92_000, "b120b69da87022a60a7da03df59036e5ccbf793d40d67f163abcc68c7ac76f65"),
+];
+
+fn events() -> &'static [u8] {
+    static EVENTS_TEXT: OnceLock<Vec<u8>> = OnceLock::new();
+    EVENTS_TEXT.get_or_init(|| {
+        let mut text = Vec::new();
+        engine_benches::write_nexmark(0..EVENTS, &mut text).expect("writing to memory does not fail");
+        assert_eq!(sha256(std::slice::from_ref(&text)), INPUT);
+        text
+    })
+}
+
+/// Checks every query on `input` at parallelism 1, 2 and 4.
+#[track_caller]
+fn check(directory: &Path, input: &Path) {
+    for (query, count, digest) in ANSWERS {
+        for parallelism in [1, 2, 4] {
+            let output = directory.join(format!("{query}-{parallelism}"));
+            let input = input.to_str().expect("temporary paths are UTF-8");
+            let destination = output.to_str().expect("temporary paths are UTF-8");
+            submit(parallelism, "nexmark", &["--query", query, "--input", input, "--output", destination]);
+            let rows = sorted_rows(&output);
+            assert_eq!((rows.len(), sha256(&rows).as_str()), (count, digest), "{query} at parallelism {parallelism}");
+        }
+    }
+}
+
+#[test]
+fn answers_from_one_file() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let input = directory.path().join("events.ndjson");
+    fs::write(&input, events()).expect("writable");
+    check(directory.path(), &input);
+}
+
+/// Writes the events into ten files in `directory`, each as `write` does.
+fn ten_parts(directory: &Path, extension: &str, write: impl Fn(&[u8]) -> Vec<u8>) -> PathBuf {
+    let lines: Vec<&[u8]> = events().split_inclusive(|byte| *byte == b'\n').collect();
+    for (index, part) in lines.chunks(lines.len().div_ceil(10)).enumerate() {
+        let path = directory.join(format!("events-{index}.{extension}"));
+        fs::write(path, write(&part.concat())).expect("writable");
+    }
+    directory.join(format!("events-*.{extension}"))
+}
+
+#[test]
+fn answers_from_a_glob_of_ten() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let glob = ten_parts(directory.path(), "ndjson", <[u8]>::to_vec);
+    check(directory.path(), &glob);
+}
+
+#[test]
+fn answers_from_gzip() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let glob = ten_parts(directory.path(), "ndjson.gz", |part| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(part).expect("writing to memory does not fail");
+        encoder.finish().expect("writing to memory does not fail")
+    });
+    check(directory.path(), &glob);
+}
+
+#[test]
+fn answers_from_zstandard() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let input = directory.path().join("events.ndjson.zst");
+    fs::write(&input, zstd::encode_all(events(), 1).expect("writing to memory does not fail")).expect("writable");
+    check(directory.path(), &input);
+}

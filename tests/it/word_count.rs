@@ -1,0 +1,59 @@
+//! Word count against a single-threaded model.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use engine_tests::{sorted_rows, submit};
+
+/// Rows `word,count` of a text, sorted bytewise.
+fn model(text: &str) -> Vec<Vec<u8>> {
+    let mut counts = BTreeMap::<String, u64>::new();
+    for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| !word.is_empty()) {
+        *counts.entry(word.to_ascii_lowercase()).or_default() += 1;
+    }
+    let mut rows: Vec<_> = counts.iter().map(|(word, count)| format!("{word},{count}\n").into_bytes()).collect();
+    rows.sort_unstable();
+    rows
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are UTF-8")
+}
+
+#[test]
+fn counts_equal_the_model_at_each_parallelism() {
+    let mut lines = Vec::new();
+    engine_benches::write_words(20_000, 7, &mut lines).expect("writing to memory does not fail");
+    let mut lines = String::from_utf8(lines).expect("words are ASCII");
+    // Unicode, empty lines, carriage returns and a last line without its end.
+    lines.push_str("\n\r\nFoo_1 bär,FOO_1;\u{2003}x\r\nlast line");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let input = directory.path().join("words.txt");
+    fs::write(&input, &lines).expect("writable");
+    let expected = model(&lines);
+    for parallelism in [1, 2, 4] {
+        let output = directory.path().join(format!("counts-{parallelism}"));
+        submit(parallelism, "word_count", &["--input", text(&input), "--output", text(&output)]);
+        assert!(sorted_rows(&output) == expected, "parallelism {parallelism} differs from the model");
+    }
+}
+
+#[test]
+fn updates_count_up_without_a_gap() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let input = directory.path().join("words.txt");
+    fs::write(&input, "a b a\nc a b\n").expect("writable");
+    let output = directory.path().join("updates");
+    submit(2, "word_count", &["--input", text(&input), "--output", text(&output), "--updates"]);
+    let expected = ["a,1\n", "a,2\n", "a,3\n", "b,1\n", "b,2\n", "c,1\n"].map(|row| row.as_bytes().to_vec());
+    assert_eq!(sorted_rows(&output), expected);
+}
+
+#[test]
+fn an_empty_file_gives_no_rows() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let input = directory.path().join("empty.txt");
+    fs::write(&input, "").expect("writable");
+    let output = directory.path().join("counts");
+    submit(2, "word_count", &["--input", text(&input), "--output", text(&output)]);
+    assert!(sorted_rows(&output).is_empty());
+}
