@@ -8,4 +8,5 @@ pub mod connector;
 pub mod job_manager;
 pub mod task_manager;
 pub mod mini_cluster;
+pub mod client;
 pub mod rest;

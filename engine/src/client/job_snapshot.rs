@@ -1,0 +1,170 @@
+//! A job as a client sees it at one moment, whether it asks in process or over REST.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    base::{
+        ids::{JobId, JobVertexId},
+        status::{ExecutionState, JobStatus},
+    },
+    protocol::job_details::JobDetails,
+};
+
+/// A line of the list of jobs; the fields are those of REST.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct JobSummary {
+    /// The job.
+    #[serde(rename = "jid")]
+    pub id: JobId,
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub state: JobStatus,
+    /// When it was submitted, in milliseconds since the epoch.
+    #[serde(rename = "start-time")]
+    pub start_time: i64,
+    /// When it ended; -1: not yet.
+    #[serde(rename = "end-time")]
+    pub end_time: i64,
+    /// Milliseconds from start to end, or so far.
+    pub duration: i64,
+    /// Number of subtasks by state in lower case, and in total.
+    pub tasks: std::collections::BTreeMap<String, u32>,
+}
+
+/// A job at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobSnapshot {
+    /// The job.
+    pub id: JobId,
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub status: JobStatus,
+    /// Milliseconds from submission to its end, or so far.
+    pub duration_ms: u64,
+    /// Restarts so far.
+    pub restarts: u64,
+    /// In topological order.
+    pub vertices: Vec<(JobVertexId, VertexSnapshot)>,
+    /// Why the job failed: the first line says it, the others are detail.
+    pub failure: Option<String>,
+}
+
+/// Sums over the subtasks of a vertex.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct VertexSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Number of subtasks.
+    pub parallelism: u32,
+    /// Subtasks that process records or have finished.
+    pub running_or_finished: u32,
+    /// Rows that came in.
+    pub records_in: u64,
+    /// Rows that went out.
+    pub records_out: u64,
+    /// Bytes that came in.
+    pub bytes_in: u64,
+    /// Bytes that went out.
+    pub bytes_out: u64,
+    /// Milliseconds with full outputs.
+    pub back_pressured_ms: u64,
+    /// Milliseconds without work.
+    pub idle_ms: u64,
+    /// Milliseconds of work.
+    pub busy_ms: u64,
+    /// Rows that were refused and skipped or put aside.
+    pub rejected_rows: u64,
+}
+
+impl JobSnapshot {
+    /// True if the job failed or is about to.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.status, JobStatus::Failed | JobStatus::Failing)
+    }
+
+    /// Rows that were refused in all vertices.
+    pub fn rejected_rows(&self) -> u64 {
+        self.vertices.iter().map(|(_, vertex)| vertex.rejected_rows).sum()
+    }
+
+    /// Takes what clients show from all that is known of a job.
+    pub fn of(job: &JobDetails, now_ms: i64) -> Self {
+        let at = |status| job.timestamps.get(&status).map(|time| time.0);
+        let start = at(JobStatus::Initializing).or(at(JobStatus::Created)).unwrap_or(now_ms);
+        let end = if job.status.is_globally_terminal() { at(job.status) } else { None };
+        let duration = end.unwrap_or(now_ms).saturating_sub(start);
+        let vertices = job.vertices.iter().map(|vertex| {
+            let mut sum = VertexSnapshot {
+                name: vertex.name.clone(),
+                parallelism: vertex.parallelism,
+                ..VertexSnapshot::default()
+            };
+            for attempt in vertex.subtasks.iter().map(|subtask| &subtask.current) {
+                let metrics = &attempt.metrics;
+                let alive = matches!(attempt.state, ExecutionState::Running | ExecutionState::Finished);
+                sum.running_or_finished += u32::from(alive);
+                sum.records_in += metrics.records_in;
+                sum.records_out += metrics.records_out;
+                sum.bytes_in += metrics.bytes_in;
+                sum.bytes_out += metrics.bytes_out;
+                sum.back_pressured_ms += metrics.back_pressured_ms;
+                sum.idle_ms += metrics.idle_ms;
+                sum.busy_ms += metrics.busy_ms;
+                sum.rejected_rows += metrics.rejected_rows;
+            }
+            (vertex.id, sum)
+        });
+        let failure = job.root_failure.as_ref().map(|failure| match failure.cause.detail.as_str() {
+            "" => failure.cause.message.clone(),
+            detail => format!("{}\n{detail}", failure.cause.message),
+        });
+        Self {
+            id: job.job,
+            name: job.name.clone(),
+            status: job.status,
+            duration_ms: u64::try_from(duration).unwrap_or(0),
+            restarts: job.restarts,
+            vertices: vertices.collect(),
+            failure: failure.filter(|_| matches!(job.status, JobStatus::Failed | JobStatus::Failing)),
+        }
+    }
+
+    /// Reads the answer to `GET /jobs/:jobid`; nothing if a field is missing.
+    /// Restarts, rejected rows and the failure stand in other answers.
+    pub(crate) fn from_rest(answer: &Value) -> Option<Self> {
+        let vertices = answer.get("vertices")?.as_array()?.iter().map(|vertex| {
+            let metrics = vertex.get("metrics")?;
+            let count = |name: &str| metrics.get(name)?.as_u64();
+            let tasks = |state: ExecutionState| {
+                vertex["tasks"][state.name()].as_u64().and_then(|count| u32::try_from(count).ok()).unwrap_or(0)
+            };
+            let snapshot = VertexSnapshot {
+                name: vertex.get("name")?.as_str()?.to_owned(),
+                parallelism: u32::try_from(vertex.get("parallelism")?.as_u64()?).ok()?,
+                running_or_finished: tasks(ExecutionState::Running) + tasks(ExecutionState::Finished),
+                records_in: count("read-records")?,
+                records_out: count("write-records")?,
+                bytes_in: count("read-bytes")?,
+                bytes_out: count("write-bytes")?,
+                back_pressured_ms: count("accumulated-backpressured-time")?,
+                idle_ms: count("accumulated-idle-time")?,
+                busy_ms: count("accumulated-busy-time")?,
+                rejected_rows: 0,
+            };
+            Some((vertex.get("id")?.as_str()?.parse().ok()?, snapshot))
+        });
+        Some(Self {
+            id: answer.get("jid")?.as_str()?.parse().ok()?,
+            name: answer.get("name")?.as_str()?.to_owned(),
+            status: serde_json::from_value(answer.get("state")?.clone()).ok()?,
+            duration_ms: u64::try_from(answer.get("duration")?.as_i64()?).unwrap_or(0),
+            restarts: 0,
+            vertices: vertices.collect::<Option<_>>()?,
+            failure: None,
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! From a plugin file and its arguments to a JobGraph: admission, compilation,
+//! `plan` in the sandbox, grants, generation.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+
+use super::{
+    ClientError,
+    grants::{self, ExplicitGrants, Site},
+};
+use crate::{
+    base::{
+        config::{Configuration, MemorySize, nearest, options},
+        ids::{BlobDigest, JobId},
+    },
+    graph::{
+        digest::graph_digest,
+        job_graph::{Artifact, JobGraph, ProgramSpec},
+        job_graph_generator::{self, JobSpec},
+        stream_graph::StreamGraph,
+        validate::validate,
+    },
+    wasm::{CompiledPlugin, PluginListing, PluginRuntime, SandboxLimits},
+};
+
+/// A plugin that was admitted and compiled.
+pub struct Program {
+    /// File name, for messages.
+    pub name: String,
+    /// Its bytes as they came.
+    pub content: Bytes,
+    /// What it is made of.
+    pub listing: PluginListing,
+    compiled: Arc<CompiledPlugin>,
+}
+
+/// What is submitted besides the plugin.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Id of the job.
+    pub job: JobId,
+    /// Arguments of `plan`.
+    pub args: Vec<String>,
+    /// Settings of the submitter, without those of the program.
+    pub configuration: Configuration,
+    /// Grants beside those that the arguments make.
+    pub explicit: ExplicitGrants,
+    /// Where the job will run.
+    pub site: Site,
+    /// Files for the subtasks.
+    pub artifacts: Vec<Artifact>,
+}
+
+/// A program with its graphs.
+#[derive(Clone, Debug)]
+pub struct PlannedJob {
+    /// What the program declared.
+    pub stream_graph: StreamGraph,
+    /// What is submitted.
+    pub job_graph: JobGraph,
+}
+
+/// Reads a plugin's file; at most `plugin.bytes-max` of it and one byte more, by
+/// which admission sees that it is too long.
+///
+/// # Errors
+/// Returns an error that names the nearest plugin if there is no such file.
+pub fn read_plugin(path: &Path, configuration: &Configuration) -> Result<Bytes, ClientError> {
+    use std::io::Read;
+    let MemorySize(bytes_max) = configuration.get(&options::PLUGIN_BYTES_MAX);
+    let unreadable = |source| ClientError::PluginUnreadable { path: path.to_owned(), source };
+    let file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(ClientError::NoPlugin { path: path.to_owned(), nearest: nearest_plugin(path) });
+        }
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut content = Vec::new();
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut content).map_err(unreadable)?;
+    Ok(Bytes::from(content))
+}
+
+/// The plugin most like `path`, in its directory and where builds leave plugins.
+fn nearest_plugin(path: &Path) -> Option<PathBuf> {
+    let wanted = path.file_stem()?.to_str()?.replace('-', "_");
+    let own = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut plugins = Vec::new();
+    for directory in [own, Path::new("."), Path::new("target/plugins")] {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        plugins.extend(entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "wasm")));
+    }
+    let stems: Vec<&str> = plugins.iter().filter_map(|plugin| plugin.file_stem()?.to_str()).collect();
+    let stem = nearest(&wanted, stems.iter().copied())?;
+    plugins.iter().find(|plugin| plugin.file_stem().and_then(|own| own.to_str()) == Some(stem)).cloned()
+}
+
+impl Program {
+    /// Admits and compiles a plugin; `name` is its file name, for messages.
+    ///
+    /// # Errors
+    /// Returns an error if it is refused or cannot be compiled.
+    pub fn load(runtime: &PluginRuntime, content: Bytes, name: &str) -> Result<Self, ClientError> {
+        let admitted = runtime.admit(&content, name)?;
+        let compiled = runtime.compile(&admitted)?;
+        Ok(Self { name: name.to_owned(), content, listing: admitted.listing().clone(), compiled })
+    }
+
+    /// SHA-256 of the plugin.
+    pub fn digest(&self) -> BlobDigest {
+        self.compiled.digest()
+    }
+
+    /// What the program says of itself and its arguments.
+    ///
+    /// # Errors
+    /// Returns an error if the program fails.
+    pub fn describe(&self, configuration: &Configuration) -> Result<String, ClientError> {
+        Ok(self.compiled.describe(&SandboxLimits::from_configuration(configuration))?)
+    }
+
+    /// Runs `plan` in the sandbox and makes the JobGraph of what it declares.
+    ///
+    /// # Errors
+    /// Returns an error if `plan` fails, its graph cannot be run, or the job would
+    /// open what was not granted.
+    pub fn plan(&self, submission: Submission) -> Result<PlannedJob, ClientError> {
+        let limits = SandboxLimits::from_configuration(&submission.configuration);
+        let mut stream_graph = self.compiled.plan(&submission.args, &limits)?;
+        let program = ProgramSpec {
+            plugin: self.digest(),
+            plugin_name: self.name.clone(),
+            args: submission.args.clone(),
+            // Of the graph as a replay returns it: before paths become absolute.
+            graph_digest: graph_digest(&stream_graph),
+        };
+        let configuration = validate(&stream_graph, &submission.configuration)?.configuration().clone();
+        let grants =
+            grants::decide(&stream_graph, &submission.args, &configuration, &submission.explicit, submission.site)?;
+        if submission.site == Site::Elsewhere {
+            grants::make_paths_absolute(&mut stream_graph);
+        }
+        let spec = JobSpec {
+            job_id: submission.job,
+            default_name: self.name.trim_end_matches(".wasm").to_owned(),
+            program,
+            grants,
+            artifacts: submission.artifacts,
+        };
+        let job_graph = job_graph_generator::generate(&stream_graph, &submission.configuration, spec)?;
+        Ok(PlannedJob { stream_graph, job_graph })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::config::Origin;
+
+    #[test]
+    fn a_plugin_that_is_not_there_names_the_nearest() {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("word_count.wasm"), "").expect("written");
+        let error = read_plugin(&directory.path().join("wordcount.wasm"), &Configuration::default());
+        let error = error.expect_err("not there").to_string();
+        assert!(error.starts_with("there is no plugin ") && error.contains("did you mean "), "{error}");
+        assert!(error.ends_with("word_count.wasm?"), "{error}");
+    }
+
+    #[test]
+    fn no_more_of_a_plugin_is_read_than_admission_needs() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("long.wasm");
+        std::fs::write(&path, vec![0; 5000]).expect("written");
+        let mut configuration = Configuration::default();
+        configuration.set("plugin.bytes-max", "1 kb", Origin::Dynamic).expect("valid");
+        assert_eq!(read_plugin(&path, &configuration).expect("read").len(), 1025);
+    }
+}

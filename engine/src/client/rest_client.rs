@@ -1,0 +1,367 @@
+//! Talks to a JobManager's REST endpoint over HTTP. Every call blocks its thread,
+//! for at most `client.timeout`.
+
+use std::io;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use ureq::{Agent, Body, http::Response};
+
+use super::job_snapshot::{JobSnapshot, JobSummary};
+use crate::{
+    base::{
+        config::{Configuration, options},
+        ids::{JobId, ParseIdError},
+    },
+    graph::job_graph::JobGraph,
+};
+
+/// Bytes of an answer that are read.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// Where a JobManager is looked for if nothing says where it is.
+pub const DEFAULT_HOST: &str = "127.0.0.1";
+
+/// A JobManager could not be asked, or refused.
+#[derive(Debug, thiserror::Error)]
+pub enum RestClientError {
+    /// The address makes no sense.
+    #[error("\"{0}\" is no address of a JobManager: expected one such as http://127.0.0.1:8081")]
+    BadUrl(String),
+    /// Nobody listens.
+    #[error("no JobManager answers at {url}; start one with `engine cluster`, or say with --jobmanager where it is")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why not.
+        source: ureq::Error,
+    },
+    /// The request failed on its way.
+    #[error("could not {action} at {url}")]
+    Transport {
+        /// What was tried.
+        action: String,
+        /// Where.
+        url: String,
+        /// Why not.
+        source: ureq::Error,
+    },
+    /// The JobManager refused.
+    #[error("{}", messages.join("\n"))]
+    Refused {
+        /// Status code.
+        status: u16,
+        /// What it says.
+        messages: Vec<String>,
+    },
+    /// Somebody else answers there, or another version.
+    #[error("what answers at {url} is no JobManager of this version: {problem}")]
+    Unexpected {
+        /// Where.
+        url: String,
+        /// What was odd.
+        problem: String,
+    },
+    /// No job has an id that begins so.
+    #[error("there is no job {text}; `engine list -a` shows all")]
+    NoSuchJob {
+        /// As given.
+        text: String,
+    },
+    /// Several jobs have an id that begins so.
+    #[error("{count} jobs have ids that begin with {text}: write more of it")]
+    AmbiguousJob {
+        /// As given.
+        text: String,
+        /// How many.
+        count: usize,
+    },
+}
+
+impl RestClientError {
+    /// True if asking again later may help: no connection, or no leader yet.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Transport { .. } => true,
+            Self::Refused { status, .. } => *status == 503 || *status == 429,
+            Self::BadUrl(_) | Self::Unexpected { .. } | Self::NoSuchJob { .. } | Self::AmbiguousJob { .. } => false,
+        }
+    }
+}
+
+/// A file that is sent.
+#[derive(Clone, Debug)]
+pub struct SentFile {
+    /// Under which name the job graph or the operators know it.
+    pub name: String,
+    /// Its content.
+    pub content: Bytes,
+}
+
+/// One JobManager. Cloning shares connections.
+#[derive(Clone, Debug)]
+pub struct RestClient {
+    agent: Agent,
+    /// Without a slash at the end.
+    url: String,
+}
+
+impl RestClient {
+    /// A client of the JobManager that the configuration names, by default the one of this machine.
+    ///
+    /// # Errors
+    /// Returns an error if `rest.address` is no HTTP address.
+    pub fn new(configuration: &Configuration) -> Result<Self, RestClientError> {
+        let url = match configuration.get(&options::JOB_MANAGER_URL) {
+            Some(url) => normalized(&url)?,
+            None => format!("http://{DEFAULT_HOST}:{}", configuration.get(&options::REST_PORT)),
+        };
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            // An answer to an error is read like any other; a proxy has no business between the two.
+            .proxy(None)
+            .timeout_connect(Some(configuration.get(&options::REST_CONNECTION_TIMEOUT)))
+            .timeout_global(Some(configuration.get(&options::CLIENT_TIMEOUT)))
+            .user_agent(concat!("engine/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .into();
+        Ok(Self { agent, url })
+    }
+
+    /// Where the JobManager is.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn answer(&self, action: &str, result: Result<Response<Body>, ureq::Error>) -> Result<String, RestClientError> {
+        let url = self.url.clone();
+        let mut response = result.map_err(|source| match &source {
+            ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                RestClientError::Unreachable { url: url.clone(), source }
+            }
+            ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => {
+                RestClientError::Unreachable { url: url.clone(), source }
+            }
+            _ => RestClientError::Transport { action: action.to_owned(), url: url.clone(), source },
+        })?;
+        let status = response.status().as_u16();
+        let text = response
+            .body_mut()
+            .with_config()
+            .limit(ANSWER_BYTES_MAX)
+            .read_to_string()
+            .map_err(|source| RestClientError::Transport { action: action.to_owned(), url: url.clone(), source })?;
+        if (200..300).contains(&status) {
+            return Ok(text);
+        }
+        let messages: Vec<String> = serde_json::from_str::<Value>(&text)
+            .ok()
+            .and_then(|body| serde_json::from_value(body.get("errors")?.clone()).ok())
+            .ok_or_else(|| RestClientError::Unexpected {
+                url,
+                problem: format!("it answers with the status {status}"),
+            })?;
+        Err(RestClientError::Refused { status, messages })
+    }
+
+    fn json(&self, action: &str, result: Result<Response<Body>, ureq::Error>) -> Result<Value, RestClientError> {
+        let text = self.answer(action, result)?;
+        serde_json::from_str(&text).map_err(|error| self.unexpected(error.to_string()))
+    }
+
+    fn unexpected(&self, problem: String) -> RestClientError {
+        RestClientError::Unexpected { url: self.url.clone(), problem }
+    }
+
+    /// Reads a path that begins with a slash.
+    ///
+    /// # Errors
+    /// Returns an error if there is no answer or a refusal.
+    pub fn get(&self, path: &str) -> Result<Value, RestClientError> {
+        self.json(&format!("read {path}"), self.agent.get(format!("{}/v1{path}", self.url)).call())
+    }
+
+    /// Reads text from a path that begins with a slash.
+    ///
+    /// # Errors
+    /// As [`RestClient::get`].
+    pub fn get_text(&self, path: &str) -> Result<String, RestClientError> {
+        self.answer(&format!("read {path}"), self.agent.get(format!("{}/v1{path}", self.url)).call())
+    }
+
+    /// All jobs, running and ended.
+    ///
+    /// # Errors
+    /// As [`RestClient::get`].
+    pub fn jobs(&self) -> Result<Vec<JobSummary>, RestClientError> {
+        let answer = self.get("/jobs/overview")?;
+        let jobs = answer.get("jobs").cloned().unwrap_or_default();
+        serde_json::from_value(jobs).map_err(|error| self.unexpected(error.to_string()))
+    }
+
+    /// The job whose id is, or begins with, the text.
+    ///
+    /// # Errors
+    /// Returns an error if there is none or several.
+    pub fn find_job(&self, text: &str) -> Result<JobId, RestClientError> {
+        let whole: Result<JobId, ParseIdError> = text.parse();
+        if let Ok(job) = whole {
+            return Ok(job);
+        }
+        let wanted = text.to_lowercase();
+        let matching: Vec<JobId> =
+            self.jobs()?.into_iter().map(|job| job.id).filter(|id| id.to_string().starts_with(&wanted)).collect();
+        match matching.as_slice() {
+            [job] => Ok(*job),
+            [] => Err(RestClientError::NoSuchJob { text: text.to_owned() }),
+            several => Err(RestClientError::AmbiguousJob { text: text.to_owned(), count: several.len() }),
+        }
+    }
+
+    /// How a job is now.
+    ///
+    /// # Errors
+    /// As [`RestClient::get`].
+    pub fn snapshot(&self, job: JobId) -> Result<JobSnapshot, RestClientError> {
+        let detail = self.get(&format!("/jobs/{job}"))?;
+        let mut snapshot = JobSnapshot::from_rest(&detail)
+            .ok_or_else(|| self.unexpected("fields of the job are missing".to_owned()))?;
+        let restarts = self.get(&format!("/jobs/{job}/metrics?get=numRestarts"))?;
+        snapshot.restarts = metric(&restarts, "value").unwrap_or(0);
+        if snapshot.status.is_globally_terminal() {
+            for (id, vertex) in &mut snapshot.vertices {
+                let path = format!("/jobs/{job}/vertices/{id}/subtasks/metrics?get=numRejectedRows&agg=sum");
+                vertex.rejected_rows = metric(&self.get(&path)?, "sum").unwrap_or(0);
+            }
+        }
+        if snapshot.has_failed() {
+            let exceptions = self.get(&format!("/jobs/{job}/exceptions"))?;
+            snapshot.failure = exceptions["root-exception"].as_str().map(str::to_owned);
+        }
+        Ok(snapshot)
+    }
+
+    /// Asks for a job to be cancelled.
+    ///
+    /// # Errors
+    /// Returns an error if the job is not known or has ended.
+    pub fn cancel(&self, job: JobId) -> Result<(), RestClientError> {
+        let url = format!("{}/v1/jobs/{job}?mode=cancel", self.url);
+        self.answer("cancel the job", self.agent.patch(url).send_empty()).map(drop)
+    }
+
+    /// Submits a job with its plugin and artifacts.
+    ///
+    /// # Errors
+    /// Returns an error if the JobManager does not take it.
+    pub fn submit(
+        &self,
+        job_graph: &JobGraph,
+        encoded: Vec<u8>,
+        plugin: &SentFile,
+        artifacts: &[SentFile],
+    ) -> Result<(), RestClientError> {
+        let artifact_names: Vec<Value> = artifacts
+            .iter()
+            .enumerate()
+            .map(|(index, artifact)| json!({ "entryName": artifact.name, "fileName": artifact_file_name(index) }))
+            .collect();
+        let request = json!({
+            "jobGraphFileName": JOB_GRAPH_FILE_NAME,
+            "jobJarFileNames": [PLUGIN_FILE_NAME],
+            "jobArtifactFileNames": artifact_names,
+        });
+        let mut parts = vec![
+            Part { name: "request", file_name: None, content: Bytes::from(request.to_string()) },
+            Part { name: "file", file_name: Some(JOB_GRAPH_FILE_NAME.to_owned()), content: Bytes::from(encoded) },
+            Part { name: "file", file_name: Some(PLUGIN_FILE_NAME.to_owned()), content: plugin.content.clone() },
+        ];
+        parts.extend(artifacts.iter().enumerate().map(|(index, artifact)| Part {
+            name: "file",
+            file_name: Some(artifact_file_name(index)),
+            content: artifact.content.clone(),
+        }));
+        // No file contains a boundary that was drawn for it.
+        let boundary = format!("engine-{}", JobId::random());
+        let body = multipart(&boundary, &parts);
+        let result = self
+            .agent
+            .post(format!("{}/v1/jobs", self.url))
+            .content_type(format!("multipart/form-data; boundary={boundary}"))
+            .send(&body[..]);
+        let answer = self.json("submit the job", result)?;
+        let expected = format!("/jobs/{}", job_graph.job_id);
+        if answer["jobUrl"].as_str() == Some(expected.as_str()) {
+            return Ok(());
+        }
+        Err(self.unexpected("it answers a submission with another job".to_owned()))
+    }
+}
+
+const JOB_GRAPH_FILE_NAME: &str = "flink-jobgraph.bin";
+const PLUGIN_FILE_NAME: &str = "plugin.wasm";
+
+fn artifact_file_name(index: usize) -> String {
+    format!("artifact-{index}")
+}
+
+/// The one number in an answer about one metric; values are texts, aggregates numbers.
+fn metric(answer: &Value, field: &str) -> Option<u64> {
+    let value = &answer.get(0)?[field];
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters are whole and not negative")]
+    let as_count = |number: f64| number as u64;
+    value.as_f64().or_else(|| value.as_str()?.parse().ok()).map(as_count)
+}
+
+struct Part {
+    name: &'static str,
+    file_name: Option<String>,
+    content: Bytes,
+}
+
+fn multipart(boundary: &str, parts: &[Part]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(parts.iter().map(|part| part.content.len() + 256).sum());
+    for part in parts {
+        body.extend(format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{}\"", part.name).bytes());
+        if let Some(file_name) = &part.file_name {
+            body.extend(format!("; filename=\"{file_name}\"\r\nContent-Type: application/octet-stream").bytes());
+        }
+        body.extend(b"\r\n\r\n");
+        body.extend(&part.content);
+        body.extend(b"\r\n");
+    }
+    body.extend(format!("--{boundary}--\r\n").bytes());
+    body
+}
+
+/// An address with scheme and without a slash at the end.
+fn normalized(url: &str) -> Result<String, RestClientError> {
+    let bad = || RestClientError::BadUrl(url.to_owned());
+    let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    let uri: ureq::http::Uri = with_scheme.trim_end_matches('/').parse().map_err(|_| bad())?;
+    let plain = uri.scheme_str() == Some("http") && uri.host().is_some_and(|host| !host.is_empty());
+    if !plain || uri.query().is_some() {
+        return Err(bad());
+    }
+    Ok(uri.to_string().trim_end_matches('/').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_need_neither_scheme_nor_slash() {
+        for (given, expected) in [
+            ("localhost:8081", "http://localhost:8081"),
+            ("http://127.0.0.1:9/", "http://127.0.0.1:9"),
+            ("http://proxy/engine/", "http://proxy/engine"),
+        ] {
+            assert_eq!(normalized(given).expect("an address"), expected);
+        }
+        for bad in ["", "https://x", "ftp://x", "http://", "a b", "http://x?y=1"] {
+            let error = normalized(bad).expect_err("no address");
+            assert!(error.to_string().contains("is no address of a JobManager"), "{bad}");
+        }
+    }
+}
