@@ -188,7 +188,7 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
         return (*failure, message.clone());
     }
     let trap = error.downcast_ref::<wasmtime::Trap>();
-    if trap == Some(&wasmtime::Trap::StackOverflow) {
+    if trap == Some(&wasmtime::Trap::StackOverflow) || is_overflow_in_memory(error) {
         return (GuestFailure::StackOverflow, "the stack of the plugin overflowed (sandbox.stack.max)".to_owned());
     }
     match (refused, panic) {
@@ -208,6 +208,27 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
         ),
         None => (GuestFailure::BadBatch, format!("a malformed value crossed the boundary: {}", reason(error))),
     }
+}
+
+/// True if the stack that compilers keep in the plugin's memory ran below address 0:
+/// an access just under 4 GiB, at the end of a chain of calls longer than a backtrace.
+fn is_overflow_in_memory(error: &wasmtime::Error) -> bool {
+    const HIGHEST_BYTES: u64 = 1 << 20;
+    let is_long = error
+        .downcast_ref::<wasmtime::WasmBacktrace>()
+        .is_some_and(|backtrace| backtrace.frames().len() >= BACKTRACE_FRAMES_MAX);
+    error.downcast_ref() == Some(&wasmtime::Trap::MemoryOutOfBounds)
+        && is_long
+        && fault_address(error).is_some_and(|address| (1_u64 << 32) - HIGHEST_BYTES <= address)
+}
+
+/// wasmtime tells the address of a fault in words only.
+fn fault_address(error: &wasmtime::Error) -> Option<u64> {
+    error.chain().find_map(|cause| {
+        let text = cause.to_string();
+        let (_, address) = text.split_once("memory fault at wasm address 0x")?;
+        u64::from_str_radix(address.split_once(' ')?.0, 16).ok()
+    })
 }
 
 /// The innermost cause, without the backtraces that wasmtime adds as context.

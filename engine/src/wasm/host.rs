@@ -414,3 +414,79 @@ fn add_timers(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
         Err(not_provided("timers.processing-time"))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::config::Configuration;
+
+    struct Nowhere;
+
+    impl EmitTarget for Nowhere {
+        fn emit(&mut self, _: u32, _: u32, _: &[u8]) -> Result<(), super::super::EmitError> {
+            Ok(())
+        }
+
+        fn emit_watermark(&mut self, _: u32, _: Timestamp) {}
+
+        fn emit_watermark_status(&mut self, _: u32, _: WatermarkStatus) {}
+
+        fn reject_row(&mut self, _: u32, _: &str, _: &[u8]) -> Verdict {
+            Verdict::Skip
+        }
+
+        fn log(&mut self, _: LogLevel, _: &str) {}
+    }
+
+    fn host(call_cpu_time: Duration, cancel: CancelFlag) -> Host {
+        let limits = SandboxLimits { call_cpu_time, ..SandboxLimits::from_configuration(&Configuration::default()) };
+        let clock = Clock::new_virtual(Timestamp(0));
+        Host::new(limits, 1, cancel, clock, Box::new(Nowhere))
+    }
+
+    /// Uses CPU time on the calling thread.
+    fn burn(time: Duration) {
+        let start = thread_cpu_time();
+        while thread_cpu_time() - start < time {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn failure(result: wasmtime::Result<UpdateDeadline>) -> Option<GuestFailure> {
+        result.err().map(|error| error.downcast_ref::<HostTrap>().unwrap().failure)
+    }
+
+    #[test]
+    fn the_budget_is_cpu_time_of_the_thread_and_not_time_that_passes() {
+        let budget = Duration::from_millis(20);
+        let mut host = host(budget, CancelFlag::default());
+        host.begin_call(EntryPoint::ProcessBatch).unwrap();
+        assert_eq!(failure(host.on_tick()), None);
+        // The machine is busy with somebody else meanwhile.
+        std::thread::spawn(move || burn(2 * budget)).join().unwrap();
+        assert_eq!(failure(host.on_tick()), None);
+        burn(budget);
+        assert_eq!(failure(host.on_tick()), Some(GuestFailure::CpuTime));
+    }
+
+    #[test]
+    fn each_call_has_a_budget_of_its_own() {
+        let budget = Duration::from_millis(20);
+        let mut host = host(budget, CancelFlag::default());
+        for _ in 0..3 {
+            host.begin_call(EntryPoint::ProcessBatch).unwrap();
+            assert_eq!(failure(host.on_tick()), None);
+            burn(budget * 3 / 4);
+        }
+    }
+
+    #[test]
+    fn a_cancel_ends_the_call_at_the_next_tick_and_all_later_ones_before_they_begin() {
+        let cancel = CancelFlag::default();
+        let mut host = host(Duration::MAX, cancel.clone());
+        host.begin_call(EntryPoint::ProcessBatch).unwrap();
+        cancel.cancel();
+        assert_eq!(failure(host.on_tick()), Some(GuestFailure::Canceled));
+        assert_eq!(host.begin_call(EntryPoint::Close).unwrap_err().failure, GuestFailure::Canceled);
+    }
+}
