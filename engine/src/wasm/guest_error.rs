@@ -256,16 +256,16 @@ pub(crate) fn backtrace(error: &wasmtime::Error) -> Vec<String> {
 /// Cuts text of a guest and escapes its control characters, so that it cannot
 /// steer a terminal or forge a line of a log.
 pub(crate) fn escape(text: &str, bytes_max: usize) -> String {
-    let cut = floor_char_boundary(text, bytes_max);
-    let mut escaped = String::with_capacity(cut + 4);
-    for character in text[..cut].chars() {
+    let kept = cut(text, bytes_max);
+    let mut escaped = String::with_capacity(kept.len() + 4);
+    for character in kept.chars() {
         if character.is_control() || is_invisible_format(character) {
             escaped.extend(character.escape_default());
         } else {
             escaped.push(character);
         }
     }
-    if cut < text.len() {
+    if kept.len() < text.len() {
         escaped.push('…');
     }
     escaped
@@ -276,11 +276,13 @@ fn is_invisible_format(character: char) -> bool {
     matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-fn floor_char_boundary(text: &str, bytes_max: usize) -> usize {
-    if text.len() <= bytes_max {
-        return text.len();
+/// The longest beginning of whole characters that has at most `bytes_max` bytes.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
     }
-    (0..=bytes_max).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
+    &text[..end]
 }
 
 #[cfg(test)]

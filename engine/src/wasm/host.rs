@@ -14,7 +14,7 @@ use wasmtime::{
 use super::{
     CancelFlag, EmitTarget, EntryPoint, GuestFailure, LogLevel, SandboxLimits,
     contract::{IMPORTS, WitLevel, WitMetricKind, WitVerdict},
-    guest_error::{HostTrap, MESSAGE_BYTES_MAX, escape},
+    guest_error::{HostTrap, MESSAGE_BYTES_MAX, cut, escape},
     limits::Limiter,
     log_rate::LogRate,
     metrics::{MetricRegistry, NoSuchMetric},
@@ -130,6 +130,8 @@ impl Host {
         self.emitted_bytes = 0;
         self.emitted_rows = 0;
         self.limiter.begin_call();
+        // A panic that was reported in an earlier call did not end it, so it explains nothing.
+        drop(self.take_reported());
         Ok(())
     }
 
@@ -323,8 +325,10 @@ fn add_logging(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> 
         if LogLevel::from(level) < host.target().log_level() {
             return Ok(());
         }
-        // The line is cut before it is copied out of guest memory.
-        let message = cut(&message.to_str(&store)?, host.limits.log_line_bytes);
+        // The line is cut before it is copied out of guest memory, and one character late,
+        // so that `escape` sees that something was cut.
+        let bytes_max = host.limits.log_line_bytes.saturating_add(char::MAX.len_utf8());
+        let message = cut(&message.to_str(&store)?, bytes_max).to_owned();
         store.data_mut().log(level.into(), &message);
         Ok(())
     })?;
@@ -341,19 +345,10 @@ fn add_logging(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> 
     )
 }
 
-/// One byte more than the limit is kept, so that `escape` sees that something was cut.
-fn cut(text: &str, bytes_max: usize) -> String {
-    let mut end = text.len().min(bytes_max.saturating_add(4));
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
-}
-
 fn add_metrics(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
     instance.func_wrap("register", |mut store: Caller<'_>, (node, kind, name): (u32, WitMetricKind, WasmStr)| {
         // A name above the limit is refused whole, so a cut one is as good as the rest.
-        let name = cut(&name.to_str(&store)?, MESSAGE_BYTES_MAX);
+        let name = cut(&name.to_str(&store)?, MESSAGE_BYTES_MAX).to_owned();
         Ok((store.data_mut().metrics.register(node, kind.into(), &name),))
     })?;
     instance.func_wrap("add", |mut store: Caller<'_>, (handle, delta): (u32, u64)| {

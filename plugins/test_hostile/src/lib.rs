@@ -4,6 +4,8 @@
 //! `AT` is the entry point in which it happens ("plan" included); everywhere
 //! else the plugin behaves. Without arguments it hands each row on.
 
+// The names of a plugin's exports are none for the linkers of other targets.
+#![cfg(target_arch = "wasm32")]
 // Not forbidden: an attack may do what a well-behaved plugin would not.
 #![allow(unsafe_code, reason = "attacks on the boundary and the bindings need it")]
 #![allow(unconditional_recursion, reason = "one of the attacks")]
@@ -233,16 +235,13 @@ fn misbehave(at: &str, row: u32) -> Status {
                 blocks.push(vec![1; 1 << 20]);
             }
         }
-        "grow-to-4-gib" =>
-        {
-            #[cfg(target_arch = "wasm32")]
+        "grow-to-4-gib" => {
             if core::arch::wasm32::memory_grow::<0>(65_535) == usize::MAX {
                 core::arch::wasm32::unreachable();
             }
         }
         "leak" => LEAKED.with_borrow_mut(|leaked| leaked.push(vec![1; 4 << 20])),
         "unreachable" => {
-            #[cfg(target_arch = "wasm32")]
             core::arch::wasm32::unreachable();
         }
         "out-of-bounds" => {
