@@ -13,7 +13,7 @@
 //! |            | `compression`             | `auto` (default: by content, then by name), `none`, `gzip`, `zstd` |
 //! |            | `watch`                   | `true`: look for new files for ever; default `false`     |
 //! |            | `watch-interval`          | pause between two looks, default `1 s`                   |
-//! |            | `chunk-bytes`             | at most and by default `8 MiB`                           |
+//! |            | `chunk-bytes`             | at most `8 MiB`; default: by the size of the file        |
 //! | `socket`   | `address`                 | `host:port` to connect to; read by one subtask           |
 //! | `stdin`    |                           | standard input; read by one subtask                      |
 //! | these      | `format`                  | `lines` (default), `json` (lines of JSON), `csv`         |
@@ -170,7 +170,9 @@ pub fn create_enumerator(
     let connector = SourceConnector::parse(spec)?;
     connector.check_record_type(spec, record_type)?;
     Ok(match connector {
-        SourceConnector::File(options) => Box::new(file::FileEnumerator::new(options, permissions, Clock::System)?),
+        SourceConnector::File(options) => {
+            Box::new(file::FileEnumerator::new(options, parallelism, permissions, Clock::System)?)
+        }
         SourceConnector::Stream(options) => {
             options.check(&permissions)?;
             // One subtask reads all; the split says nothing more.
@@ -544,6 +546,9 @@ pub enum ConnectorError {
     #[error("{0} is damaged")]
     Damaged(&'static str),
 }
+
+#[cfg(test)]
+mod tests;
 
 /// Rows as they are handed over, without a copy.
 pub type Block = Bytes;

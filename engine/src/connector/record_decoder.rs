@@ -284,6 +284,9 @@ impl RecordDecoder {
     }
 }
 
+/// Reads a line, of which is said whether it is the header, and appends its payload.
+type ReadLine<'a> = dyn FnMut(&str, bool, &mut Vec<u8>) -> Result<Decoded, String> + 'a;
+
 /// How much is decoded at a time.
 #[derive(Clone, Copy)]
 struct Limits {
@@ -304,7 +307,7 @@ fn decode_text(
     header_expected: &mut bool,
     limits: Limits,
     refuse: &mut Refuse<'_>,
-    read: &mut dyn FnMut(&str, bool, &mut Vec<u8>) -> Result<Decoded, String>,
+    read: &mut ReadLine<'_>,
 ) -> Result<RecordBatch, ConnectorError> {
     let mut data = Vec::with_capacity(limits.bytes_max.min(undecoded.text.len() - undecoded.at));
     let mut count: u32 = 0;
@@ -508,7 +511,7 @@ mod tests {
         let (batches, refused) = decode(format, "T{a:u8,b:u8}", &[text.as_bytes()], u64::MAX);
         assert_eq!(batches, ["2:[1, 2][3, 4]"]);
         let message = "column 2, field \"a\": expected u8, a whole number from 0 to 255, found \"x\"";
-        assert_eq!(refused, [format!("20 4 {message}: 4;x")]);
+        assert_eq!(refused, [format!("19 4 {message}: 4;x")]);
     }
 
     #[test]

@@ -257,3 +257,61 @@ impl SourceReader for StreamReader {
         format!("{} line {}", self.origin.name(), self.decoder.lines())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives the parts one after the other, then an error.
+    struct Broken(Vec<&'static [u8]>);
+
+    impl Read for Broken {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() {
+                return Err(io::Error::other("unplugged"));
+            }
+            let part = self.0.remove(0);
+            buffer[..part.len()].copy_from_slice(part);
+            Ok(part.len())
+        }
+    }
+
+    fn next(open: &mut OpenStream) -> Result<Block, String> {
+        loop {
+            match open.next_block(&Origin::StandardInput) {
+                Ok(Block::Pending) => {}
+                Ok(block) => return Ok(block),
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    return Err(format!("{error}: {}", cause.unwrap_or_default()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lines_come_before_the_failure_that_follows_them() {
+        let parts = Broken(vec![b"a\nb", b"c\n"]);
+        let mut open = OpenStream::start("test-reader", |_| Ok(Box::new(parts) as Box<dyn Read>)).expect("starts");
+        assert_eq!(next(&mut open), Ok(Block::Lines { offset: 0, lines: b"a\n".to_vec() }));
+        assert_eq!(next(&mut open), Ok(Block::Lines { offset: 2, lines: b"bc\n".to_vec() }));
+        assert_eq!(next(&mut open), Err("could not read from standard input: unplugged".to_owned()));
+    }
+
+    #[test]
+    fn much_input_waits_for_the_task() {
+        let content: Vec<u8> = (0..200_000_u32).flat_map(|number| format!("{number}\n").into_bytes()).collect();
+        let given = content.clone();
+        let mut open = OpenStream::start("test-reader", |_| Ok(Box::new(io::Cursor::new(given)) as Box<dyn Read>))
+            .expect("starts");
+        let mut received = Vec::new();
+        loop {
+            match next(&mut open).expect("readable") {
+                Block::Lines { lines, .. } => received.extend(lines),
+                Block::End => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(received == content, "all bytes arrive in order");
+    }
+}

@@ -19,6 +19,7 @@ use crate::{
 /// See the [module](self).
 pub(in crate::connector) struct FileEnumerator {
     options: FileSourceOptions,
+    parallelism: u32,
     listing: Listing,
     permissions: Arc<Permissions>,
     clock: Clock,
@@ -37,12 +38,14 @@ impl FileEnumerator {
     /// Lists the files, so that a path that names nothing fails at once.
     pub(in crate::connector) fn new(
         options: FileSourceOptions,
+        parallelism: u32,
         permissions: Arc<Permissions>,
         clock: Clock,
     ) -> Result<Self, ConnectorError> {
         let listing = Listing::new(&options.path);
         let mut enumerator = Self {
             options,
+            parallelism,
             listing,
             permissions,
             listed: clock.now(),
@@ -73,7 +76,7 @@ impl FileEnumerator {
             if let Some(file) = &mut self.current {
                 let size = file.end.unwrap_or(0);
                 if file.start < size {
-                    let end = size.min(file.start + self.options.chunk_bytes);
+                    let end = size.min(file.start + self.options.chunk_bytes(size, self.parallelism));
                     let chunk = FileSplit { end: Some(end), ..file.clone() };
                     file.start = end;
                     return Ok(Some(chunk));

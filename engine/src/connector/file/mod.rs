@@ -30,9 +30,16 @@ pub(super) use enumerator::FileEnumerator;
 pub(super) use reader::FileReader;
 pub(super) use sink::{FileCommitter, FileSinkOptions, FileWriter};
 
-/// Largest chunk, and the default: small enough that a source's watermark, which
-/// waits for the slowest chunk, does not wait long.
+/// Largest chunk: small enough that a source's watermark, which waits for the
+/// slowest chunk, does not wait long.
 const CHUNK_BYTES_MAX: u64 = 8 << 20;
+/// Smallest chunk, unless it was asked for: below, dealing costs more than reading.
+const CHUNK_BYTES_MIN: u64 = 256 << 10;
+/// Smallest chunk of a source with a rate. A subtask without a chunk would leave
+/// its share of the rate unused.
+const CHUNK_BYTES_MIN_WITH_RATE: u64 = 4 << 10;
+/// Chunks of a file for each subtask, if it is not larger than that many chunks.
+const CHUNKS_PER_SUBTASK: u64 = 4;
 /// Pause between two looks at a watched directory.
 const WATCH_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 /// Compressed bytes read at a time.
@@ -61,7 +68,8 @@ pub(super) struct FileSourceOptions {
     rate: Option<u64>,
     /// Pause between two listings; none: list once.
     watch_interval: Option<Duration>,
-    chunk_bytes: u64,
+    /// None: by the size of the file.
+    chunk_bytes: Option<u64>,
 }
 
 impl FileSourceOptions {
@@ -77,9 +85,9 @@ impl FileSourceOptions {
             (true, Some(Duration::ZERO)) => return Err(options.error("watch-interval", "must be above 0")),
             (true, interval) => Some(interval.unwrap_or(WATCH_INTERVAL_DEFAULT)),
         };
-        let chunk_bytes = options.value::<MemorySize>("chunk-bytes")?.map_or(CHUNK_BYTES_MAX, |size| size.0);
-        if chunk_bytes == 0 || CHUNK_BYTES_MAX < chunk_bytes {
-            let problem = format!("expected 1 to {CHUNK_BYTES_MAX} bytes, found {chunk_bytes}");
+        let chunk_bytes = options.value::<MemorySize>("chunk-bytes")?.map(|size| size.0);
+        if let Some(bytes) = chunk_bytes.filter(|bytes| *bytes == 0 || CHUNK_BYTES_MAX < *bytes) {
+            let problem = format!("expected 1 to {CHUNK_BYTES_MAX} bytes, found {bytes}");
             return Err(options.error("chunk-bytes", problem));
         }
         let compressions = [
@@ -96,6 +104,13 @@ impl FileSourceOptions {
             watch_interval,
             chunk_bytes,
         })
+    }
+
+    /// Size of the chunks of a file that `parallelism` subtasks read.
+    fn chunk_bytes(&self, file_bytes: u64, parallelism: u32) -> u64 {
+        let min = if self.rate.is_some() { CHUNK_BYTES_MIN_WITH_RATE } else { CHUNK_BYTES_MIN };
+        let shared = file_bytes.div_ceil(CHUNKS_PER_SUBTASK * u64::from(parallelism.max(1)));
+        self.chunk_bytes.unwrap_or_else(|| shared.clamp(min, CHUNK_BYTES_MAX))
     }
 
     pub(super) fn format(&self) -> Format {
