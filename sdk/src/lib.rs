@@ -1,1 +1,109 @@
-//! Placeholder.
+//! Write stream jobs as Rust closures; run them as WebAssembly plugins.
+//!
+//! A plugin is a library crate (`crate-type = ["cdylib"]`) with one function:
+//!
+//! ```
+//! # mod plugin {
+//! use engine_sdk::prelude::*;
+//!
+//! /// Counts words.
+//! #[engine_sdk::job]
+//! fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
+//!     env.from_source(FileSource::text_lines(args.require("input")?))
+//!         .flat_map(|line, out: &mut Collector<str>| line.split_whitespace().for_each(|word| out.collect(word)))
+//!         .key_by_ref(|word| word)
+//!         .count()
+//!         .sink_to(PrintSink::csv());
+//!     Ok(())
+//! }
+//! # }
+//! # fn main() {}
+//! ```
+
+extern crate self as engine_sdk;
+
+mod error;
+mod args;
+pub mod record;
+mod text;
+mod key;
+mod collector;
+mod operator;
+mod source;
+mod sink;
+mod graph;
+mod environment;
+mod data_stream;
+mod keyed_stream;
+mod segment;
+mod exports;
+mod current;
+mod host;
+mod log;
+mod metrics;
+#[cfg(not(target_arch = "wasm32"))]
+mod test_harness;
+
+#[allow(
+    missing_docs,
+    unsafe_code,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    unused_lifetimes,
+    elided_lifetimes_in_paths,
+    reason = "generated from wit/plugin.wit"
+)]
+#[doc(hidden)]
+pub mod bindings {
+    wit_bindgen::generate!({
+        path: "../wit",
+        world: "plugin",
+        pub_export_macro: true,
+        export_macro_name: "export_plugin",
+        default_bindings_module: "engine_sdk::__private::bindings",
+        additional_derives: [PartialEq],
+    });
+}
+
+pub use engine_sdk_macros::{Key, Record, job};
+
+pub use crate::{
+    args::Args,
+    bindings::engine::plugin::graph::Connector,
+    collector::Collector,
+    data_stream::{DataStream, OutputTag},
+    environment::StreamExecutionEnvironment,
+    error::{Error, Outcome, Result},
+    key::{KeySelector, KeyWriter},
+    keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
+    metrics::{Counter, Gauge, Histogram},
+    operator::{AggregateFunction, Context, Number, RuntimeContext, SourceFunction, SourceStatus},
+    record::{Bytes, Key, Owned, Pair, Record},
+    sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
+    source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},
+    text::{Csv, CsvField, CsvRow, Format, Text},
+};
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use crate::test_harness::TestHarness;
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::{
+        AggregateFunction, Args, Collector, Context, DataStream, DiscardSink, FileSink, FileSource, GlobalWindows, Key,
+        KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink, Record, Result, SequenceSource, SocketSink,
+        SocketSource, SourceFunction, SourceStatus, StdinSource, StreamExecutionEnvironment,
+    };
+}
+
+/// What the macros expand to; not for use by hand.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::{
+        bindings::{self, export_plugin},
+        exports::{Plugin, Program},
+        log::{Level, log},
+        record::{DecodeError, KeyValue, Nesting, Reader, TypeDescriptor, Value, decode_value},
+    };
+    pub use engine_rows::descriptor::Variant;
+}

@@ -1,0 +1,184 @@
+//! The exports of a plugin: each call of the engine ends up here.
+
+use std::cell::{Cell, RefCell};
+
+use crate::{
+    args::Args,
+    bindings::exports::engine::plugin::{
+        operator_chain::{self, BatchKind, OperatorContext, SourceStatus as PluginSourceStatus, Status},
+        program::{self, StreamGraph},
+    },
+    current,
+    environment::StreamExecutionEnvironment,
+    error::Result,
+    graph::SharedGraph,
+    host,
+    operator::{Batch, SourceStatus},
+    segment::{Failed, Segment},
+};
+
+/// The program of a plugin; implemented by `#[engine_sdk::job]`.
+pub trait Program {
+    /// What stands above the program's function as documentation.
+    const DESCRIPTION: &str;
+
+    /// Declares the job.
+    ///
+    /// # Errors
+    /// An error fails the submission.
+    fn declare(env: &StreamExecutionEnvironment, args: &Args) -> Result<()>;
+}
+
+thread_local! {
+    static GRAPH: RefCell<Option<SharedGraph>> = const { RefCell::new(None) };
+    static SEGMENT: RefCell<Option<Segment>> = const { RefCell::new(None) };
+    static HOOK_INSTALLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a program: the graph it declares, complete.
+///
+/// # Errors
+/// Returns the program's error, or the first mistake in its arguments or its use of streams.
+pub(crate) fn declare(
+    program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
+    args: Vec<String>,
+) -> Result<(SharedGraph, StreamGraph)> {
+    let env = StreamExecutionEnvironment::new();
+    let args = Args::new(args);
+    // An argument with a typing error is often the cause of the program's own error.
+    match program(&env, &args) {
+        Ok(()) => args.finish()?,
+        Err(error) => return Err(args.explain(error)),
+    }
+    let declaration = env.graph.borrow().declaration()?;
+    Ok((env.graph, declaration))
+}
+
+/// Implements the exports for a program.
+pub struct Plugin<P>(std::marker::PhantomData<P>);
+
+impl<P: Program> program::Guest for Plugin<P> {
+    fn plan(args: Vec<String>) -> Result<StreamGraph, String> {
+        install_panic_hook();
+        current::reset();
+        let (graph, declaration) = declare(P::declare, args).map_err(|error| error.to_string())?;
+        GRAPH.set(Some(graph));
+        Ok(declaration)
+    }
+
+    fn describe() -> String {
+        install_panic_hook();
+        P::DESCRIPTION.trim().to_owned()
+    }
+}
+
+impl<P: Program> operator_chain::Guest for Plugin<P> {
+    fn open(context: OperatorContext) -> Status {
+        install_panic_hook();
+        let opened = GRAPH.with_borrow(|graph| match graph {
+            Some(graph) => Segment::open(&graph.borrow(), &context),
+            None => Err(crate::Error::new("open was called before plan")),
+        });
+        match opened {
+            Ok(segment) => {
+                SEGMENT.set(Some(segment));
+                Status::Ok
+            }
+            Err(error) => {
+                current::fail(current::node(), &error.to_string());
+                Status::Failed
+            }
+        }
+    }
+
+    fn process_batch(_input: u32, kind: BatchKind, _count: u32, data: Vec<u8>) -> Status {
+        let batch = match kind {
+            BatchKind::Rows => Batch::Rows(&data),
+            BatchKind::Lines => Batch::Lines(&data),
+        };
+        status(|segment| segment.process_batch(batch))
+    }
+
+    fn poll_source(max_bytes: u32) -> PluginSourceStatus {
+        match with_segment(|segment| segment.poll_source(max_bytes)) {
+            Ok(SourceStatus::More) => PluginSourceStatus::More,
+            Ok(SourceStatus::Idle) => PluginSourceStatus::Idle,
+            Ok(SourceStatus::End) => PluginSourceStatus::End,
+            Err(Failed) => PluginSourceStatus::Failed,
+        }
+    }
+
+    fn process_watermark(timestamp: i64) -> Status {
+        status(|segment| segment.process_watermark(timestamp))
+    }
+
+    fn process_watermark_status(idle: bool) -> Status {
+        status(|segment| segment.process_watermark_status(idle))
+    }
+
+    fn fire_timers(_timers: Vec<u8>) -> Status {
+        not_provided("timers")
+    }
+
+    fn snapshot(_checkpoint_id: u64) -> Status {
+        not_provided("snapshots")
+    }
+
+    /// Operators of this version have nothing to do when a checkpoint is complete.
+    fn notify_checkpoint_complete(_checkpoint_id: u64) -> Status {
+        Status::Ok
+    }
+
+    /// Operators of this version have nothing to do when a checkpoint was given up.
+    fn notify_checkpoint_aborted(_checkpoint_id: u64) -> Status {
+        Status::Ok
+    }
+
+    fn end_input(_input: u32) -> Status {
+        status(Segment::end_input)
+    }
+
+    fn close() -> Status {
+        SEGMENT.set(None);
+        Status::Ok
+    }
+
+    fn mark_address() -> u32 {
+        current::mark_address()
+    }
+}
+
+fn with_segment<R>(f: impl FnOnce(&mut Segment) -> Result<R, Failed>) -> Result<R, Failed> {
+    SEGMENT.with_borrow_mut(|segment| match segment {
+        Some(segment) => f(segment),
+        None => {
+            current::fail(0, "an operator was called before open or after close");
+            Err(Failed)
+        }
+    })
+}
+
+fn status(f: impl FnOnce(&mut Segment) -> Result<(), Failed>) -> Status {
+    match with_segment(f) {
+        Ok(()) => Status::Ok,
+        Err(Failed) => Status::Failed,
+    }
+}
+
+/// Refuses a call that needs what this version does not have.
+fn not_provided(what: &str) -> Status {
+    current::fail(0, &format!("this version of engine-sdk has no {what}"));
+    Status::Failed
+}
+
+/// Lets the engine know message and place of a panic, which a trap does not carry.
+fn install_panic_hook() {
+    if HOOK_INSTALLED.replace(true) {
+        return;
+    }
+    std::panic::set_hook(Box::new(|panic| {
+        let message = panic.payload_as_str().unwrap_or("a panic without a message");
+        let (file, line, column) = panic.location().map_or(("", 0, 0), |at| (at.file(), at.line(), at.column()));
+        host::panicked(message, file, line, column);
+    }));
+}

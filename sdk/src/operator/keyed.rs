@@ -1,0 +1,378 @@
+//! Functions over the records of one key: reductions and aggregations, which
+//! emit an update for each record or one result for each key at the end.
+
+use std::{marker::PhantomData, rc::Rc};
+
+use super::{Element, Function, SideOutputs};
+use crate::{
+    collector::Collector,
+    current,
+    error::{Error, Result},
+    key::{KeySelector, KeyedState, hash_of},
+    record::{Key, Owned, Pair, Record},
+};
+
+/// Timestamp of what a window over all time emits: its end, as in Flink.
+const END_OF_TIME: i64 = i64::MAX;
+
+/// A number that can be summed.
+#[diagnostic::on_unimplemented(message = "`{Self}` cannot be summed", label = "not a number")]
+pub trait Number: Owned + Copy {
+    /// Zero.
+    const ZERO: Self;
+
+    /// Adds; none if the sum is out of range.
+    fn checked_sum(self, other: Self) -> Option<Self>;
+}
+
+macro_rules! integers {
+    ($($type:ty),*) => { $(
+        impl Number for $type {
+            const ZERO: Self = 0;
+
+            #[inline]
+            fn checked_sum(self, other: Self) -> Option<Self> {
+                self.checked_add(other)
+            }
+        }
+    )* };
+}
+
+integers!(u8, u16, u32, u64, i8, i16, i32, i64);
+
+macro_rules! floats {
+    ($($type:ty),*) => { $(
+        impl Number for $type {
+            const ZERO: Self = 0.0;
+
+            #[inline]
+            fn checked_sum(self, other: Self) -> Option<Self> {
+                Some(self + other)
+            }
+        }
+    )* };
+}
+
+floats!(f32, f64);
+
+/// Aggregates the records of one key; as Flink's `AggregateFunction`.
+pub trait AggregateFunction<T: Record + ?Sized>: 'static {
+    /// What is kept for each key.
+    type Accumulator: Owned;
+    /// What is emitted with the key.
+    type Output: Owned;
+
+    /// The accumulator of a key before its first record.
+    fn create_accumulator(&self) -> Self::Accumulator;
+
+    /// Adds a record.
+    fn add(&self, record: T::Ref<'_>, accumulator: &mut Self::Accumulator);
+
+    /// The result so far.
+    fn get_result(&self, accumulator: &Self::Accumulator) -> Self::Output;
+
+    /// Joins two accumulators; called where windows merge.
+    fn merge(&self, accumulator: &mut Self::Accumulator, other: Self::Accumulator);
+}
+
+/// A running aggregation over the records of one key.
+pub(crate) trait Fold<T: Record + ?Sized>: 'static {
+    type State: Owned;
+    type Output: Owned;
+
+    fn add(&self, state: &mut Option<Self::State>, record: T::Ref<'_>) -> Result<()>;
+    fn result(&self, state: &Self::State) -> Self::Output;
+}
+
+/// Number of records.
+pub(crate) struct Count;
+
+impl<T: Record + ?Sized> Fold<T> for Count {
+    type State = u64;
+    type Output = u64;
+
+    #[inline]
+    fn add(&self, state: &mut Option<u64>, _: T::Ref<'_>) -> Result<()> {
+        *state.get_or_insert(0) += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn result(&self, state: &u64) -> u64 {
+        *state
+    }
+}
+
+/// Sum of a number of each record.
+pub(crate) struct SumOf<N, F> {
+    pub(crate) number: Rc<F>,
+    pub(crate) _sum: PhantomData<N>,
+}
+
+impl<T, N, F> Fold<T> for SumOf<N, F>
+where
+    T: Record + ?Sized,
+    N: Number,
+    F: for<'a> Fn(T::Ref<'a>) -> N + 'static,
+{
+    type State = N;
+    type Output = N;
+
+    #[inline]
+    fn add(&self, state: &mut Option<N>, record: T::Ref<'_>) -> Result<()> {
+        let sum = state.unwrap_or(N::ZERO).checked_sum((self.number)(record));
+        *state = Some(sum.ok_or_else(|| sum_overflow::<N>())?);
+        Ok(())
+    }
+
+    #[inline]
+    fn result(&self, state: &N) -> N {
+        *state
+    }
+}
+
+#[cold]
+fn sum_overflow<N: Number>() -> Error {
+    Error::new(format!("the sum does not fit into {}", crate::record::descriptor_of::<N>()))
+}
+
+macro_rules! extremes {
+    ($($name:ident: $replaces:ident, $what:literal;)*) => { $(
+        #[doc = $what]
+        pub(crate) struct $name<V, F> {
+            pub(crate) value: Rc<F>,
+            pub(crate) _value: PhantomData<V>,
+        }
+
+        impl<T, V, F> Fold<T> for $name<V, F>
+        where
+            T: Record + ?Sized,
+            V: Owned + PartialOrd + Clone,
+            F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
+        {
+            type State = V;
+            type Output = V;
+
+            #[inline]
+            fn add(&self, state: &mut Option<V>, record: T::Ref<'_>) -> Result<()> {
+                let value = (self.value)(record);
+                if state.as_ref().is_none_or(|extreme| value.$replaces(extreme)) {
+                    *state = Some(value);
+                }
+                Ok(())
+            }
+
+            #[inline]
+            fn result(&self, state: &V) -> V {
+                state.clone()
+            }
+        }
+    )* };
+}
+
+extremes! {
+    MinOf: lt, "Least value of the records.";
+    MaxOf: gt, "Greatest value of the records.";
+}
+
+/// The user's aggregation.
+pub(crate) struct AggregateFold<A>(pub(crate) Rc<A>);
+
+impl<T: Record + ?Sized, A: AggregateFunction<T>> Fold<T> for AggregateFold<A> {
+    type State = A::Accumulator;
+    type Output = A::Output;
+
+    #[inline]
+    fn add(&self, state: &mut Option<A::Accumulator>, record: T::Ref<'_>) -> Result<()> {
+        self.0.add(record, state.get_or_insert_with(|| self.0.create_accumulator()));
+        Ok(())
+    }
+
+    #[inline]
+    fn result(&self, state: &A::Accumulator) -> A::Output {
+        self.0.get_result(state)
+    }
+}
+
+/// Emits the key with the result so far, for each record.
+pub(crate) struct Running<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> {
+    selector: Rc<S>,
+    fold: A,
+    state: KeyedState<A::State>,
+    scratch: Vec<u8>,
+    _key: PhantomData<K>,
+}
+
+impl<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> Running<T, K, S, A> {
+    pub(crate) fn new(selector: Rc<S>, fold: A) -> Self {
+        Self { selector, fold, state: KeyedState::new(), scratch: Vec::new(), _key: PhantomData }
+    }
+}
+
+impl<T, K, S, A> Function<T, Pair<K, A::Output>> for Running<T, K, S, A>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    A: Fold<T>,
+{
+    #[inline(always)]
+    fn process(
+        &mut self,
+        record: T::View<'_>,
+        element: Element,
+        out: &mut Collector<Pair<K, A::Output>>,
+        _: &mut SideOutputs,
+    ) {
+        let Self { selector, fold, state, scratch, .. } = self;
+        let record = T::peek(&record);
+        selector.with_key(record, |key| {
+            let slot = K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded));
+            let value = state.value(slot);
+            match fold.add(value, record) {
+                Ok(()) => {
+                    let result = fold.result(value.as_ref().expect("the record was just added"));
+                    out.collect((K::shorten(key), result));
+                }
+                Err(error) => current::reject(current::node(), &error),
+            }
+        });
+    }
+}
+
+/// Emits each key with its result when event time or the input ends.
+pub(crate) struct AtEnd<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>>(pub(crate) Running<T, K, S, A>);
+
+impl<T, K, S, A> AtEnd<T, K, S, A>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    A: Fold<T>,
+{
+    fn fire(&mut self, out: &mut Collector<Pair<K, A::Output>>) {
+        let fold = &self.0.fold;
+        out.set_timestamp(END_OF_TIME);
+        self.0.state.drain().for_each(|key, value| {
+            if !current::failed() {
+                K::decode(key, |key| out.collect((K::peek(&key), fold.result(&value))))
+                    .expect("keys are kept as they were encoded");
+            }
+        });
+    }
+}
+
+impl<T, K, S, A> Function<T, Pair<K, A::Output>> for AtEnd<T, K, S, A>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    A: Fold<T>,
+{
+    #[inline(always)]
+    fn process(
+        &mut self,
+        record: T::View<'_>,
+        element: Element,
+        _: &mut Collector<Pair<K, A::Output>>,
+        _: &mut SideOutputs,
+    ) {
+        let Running { selector, fold, state, scratch, .. } = &mut self.0;
+        let record = T::peek(&record);
+        let slot = selector.with_key(record, |key| {
+            K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded))
+        });
+        if let Err(error) = fold.add(state.value(slot), record) {
+            current::reject(current::node(), &error);
+        }
+    }
+
+    fn process_watermark(&mut self, timestamp: i64, out: &mut Collector<Pair<K, A::Output>>) {
+        if timestamp == i64::MAX {
+            self.fire(out);
+        }
+    }
+
+    fn end_input(&mut self, out: &mut Collector<Pair<K, A::Output>>) {
+        self.fire(out);
+    }
+}
+
+/// Emits the reduced record, for each record.
+pub(crate) struct KeyedReduce<T, K: ?Sized, S, F> {
+    selector: Rc<S>,
+    function: Rc<F>,
+    state: KeyedState<T>,
+    scratch: Vec<u8>,
+    _key: PhantomData<K>,
+}
+
+impl<T: Owned, K: Key + ?Sized, S: KeySelector<T, K>, F: Fn(T, T) -> T> KeyedReduce<T, K, S, F> {
+    pub(crate) fn new(selector: Rc<S>, function: Rc<F>) -> Self {
+        Self { selector, function, state: KeyedState::new(), scratch: Vec::new(), _key: PhantomData }
+    }
+
+    #[inline(always)]
+    fn reduce(&mut self, record: T, element: Element) -> &T {
+        let Self { selector, function, state, scratch, .. } = self;
+        let slot = selector.with_key(&record, |key| {
+            K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded))
+        });
+        let value = state.value(slot);
+        let reduced = match value.take() {
+            Some(reduced) => function(reduced, record),
+            None => record,
+        };
+        value.insert(reduced)
+    }
+}
+
+impl<T, K, S, F> Function<T, T> for KeyedReduce<T, K, S, F>
+where
+    T: Owned + Clone,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    F: Fn(T, T) -> T + 'static,
+{
+    #[inline(always)]
+    fn process(&mut self, record: T, element: Element, out: &mut Collector<T>, _: &mut SideOutputs) {
+        let reduced = self.reduce(record, element).clone();
+        out.collect(reduced);
+    }
+}
+
+/// Emits each key's reduced record when event time or the input ends.
+pub(crate) struct ReduceAtEnd<T, K: ?Sized, S, F>(pub(crate) KeyedReduce<T, K, S, F>);
+
+impl<T: Owned, K: ?Sized, S, F> ReduceAtEnd<T, K, S, F> {
+    fn fire(&mut self, out: &mut Collector<T>) {
+        out.set_timestamp(END_OF_TIME);
+        self.0.state.drain().for_each(|_, reduced| {
+            if !current::failed() {
+                out.collect(reduced);
+            }
+        });
+    }
+}
+
+impl<T, K, S, F> Function<T, T> for ReduceAtEnd<T, K, S, F>
+where
+    T: Owned,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    F: Fn(T, T) -> T + 'static,
+{
+    #[inline(always)]
+    fn process(&mut self, record: T, element: Element, _: &mut Collector<T>, _: &mut SideOutputs) {
+        self.0.reduce(record, element);
+    }
+
+    fn process_watermark(&mut self, timestamp: i64, out: &mut Collector<T>) {
+        if timestamp == i64::MAX {
+            self.fire(out);
+        }
+    }
+
+    fn end_input(&mut self, out: &mut Collector<T>) {
+        self.fire(out);
+    }
+}

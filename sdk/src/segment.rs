@@ -1,0 +1,145 @@
+//! A fused segment: the operators of one task that belong to this plugin,
+//! built from the closures that the replayed program left in the graph.
+
+use std::{any::Any, collections::HashMap};
+
+use crate::{
+    bindings::exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput},
+    current,
+    error::{Error, Result},
+    graph::Graph,
+    metrics,
+    operator::{Batch, ErasedTarget, Head, RuntimeContext, SideOutputs, SourceStatus, Wiring},
+};
+
+/// The call has failed; the engine was told why.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Failed;
+
+/// The operators of a task, from the one that rows enter.
+pub(crate) struct Segment {
+    head: Box<dyn Head>,
+}
+
+impl Segment {
+    /// Builds the operators from the last to the first.
+    ///
+    /// # Errors
+    /// Returns an error if the context does not fit the graph or a source cannot be opened.
+    pub(crate) fn open(graph: &Graph, context: &OperatorContext) -> Result<Self> {
+        let mut builder = Builder { graph, context, node: 0, built: HashMap::new() };
+        let (head, rest) = context.nodes.split_first().ok_or_else(|| Error::new("the segment has no nodes"))?;
+        let mut rest = rest.to_vec();
+        rest.sort_unstable();
+        // Ids are above those of all inputs, so each node is built before the one it stands behind.
+        for &node in rest.iter().rev() {
+            builder.node = node;
+            let downstream = graph.factory(node)?.downstream(&mut builder)?;
+            builder.built.insert(node, downstream);
+        }
+        builder.node = *head;
+        current::enter(*head);
+        let head = graph.factory(*head)?.head(&mut builder, &runtime_context(context))?;
+        if let Some(node) = builder.built.keys().min() {
+            return Err(Error::new(format!("node {node} of the segment stands behind no other")));
+        }
+        current::leave();
+        Ok(Self { head })
+    }
+
+    /// Processes a batch.
+    pub(crate) fn process_batch(&mut self, batch: Batch<'_>) -> Result<(), Failed> {
+        self.call(|head| head.process_batch(batch))
+    }
+
+    /// Polls the source that stands first.
+    pub(crate) fn poll_source(&mut self, bytes_max: u32) -> Result<SourceStatus, Failed> {
+        let mut status = None;
+        self.call(|head| status = head.poll_source(bytes_max))?;
+        status.ok_or_else(|| {
+            current::fail(0, "the first operator of the segment is not a source");
+            Failed
+        })
+    }
+
+    /// Passes a watermark through all operators.
+    pub(crate) fn process_watermark(&mut self, timestamp: i64) -> Result<(), Failed> {
+        self.call(|head| head.process_watermark(timestamp))
+    }
+
+    /// Passes a watermark status through all operators.
+    pub(crate) fn process_watermark_status(&mut self, idle: bool) -> Result<(), Failed> {
+        self.call(|head| head.process_watermark_status(idle))
+    }
+
+    /// Ends the input of the first operator.
+    pub(crate) fn end_input(&mut self) -> Result<(), Failed> {
+        self.call(|head| head.end_input())
+    }
+
+    fn call(&mut self, f: impl FnOnce(&mut dyn Head)) -> Result<(), Failed> {
+        f(&mut *self.head);
+        let is_failed = current::interrupted() && !current::settle(&[]);
+        current::leave();
+        if is_failed {
+            return Err(Failed);
+        }
+        self.head.flush();
+        metrics::flush();
+        Ok(())
+    }
+}
+
+fn runtime_context(context: &OperatorContext) -> RuntimeContext {
+    RuntimeContext {
+        job_name: context.job_name.clone(),
+        task_name: context.task_name.clone(),
+        subtask_index: context.subtask_index,
+        parallelism: context.parallelism,
+        max_parallelism: context.max_parallelism,
+        attempt: context.attempt,
+    }
+}
+
+struct Builder<'g> {
+    graph: &'g Graph,
+    context: &'g OperatorContext,
+    /// The node that is being built.
+    node: u32,
+    /// Operators that no other one leads to yet.
+    built: HashMap<u32, Box<dyn Any>>,
+}
+
+impl Wiring for Builder<'_> {
+    fn node(&self) -> u32 {
+        self.node
+    }
+
+    fn targets(&mut self, side_output: Option<&str>) -> Vec<ErasedTarget> {
+        let Self { graph, context, node, built } = self;
+        let chained = graph.edges.iter().filter(|edge| {
+            edge.source == *node && edge.side_output.as_deref() == side_output && edge.selector.is_none()
+        });
+        let mut targets: Vec<_> =
+            chained.filter_map(|edge| built.remove(&edge.target)).map(ErasedTarget::Downstream).collect();
+        for (index, output) in (0_u32..).zip(&context.outputs) {
+            let SegmentOutput { node: source, side_output: of, selector, channels } = output;
+            if source != node || of.as_deref() != side_output {
+                continue;
+            }
+            targets.push(match selector {
+                None => ErasedTarget::Output(index),
+                Some(number) => {
+                    ErasedTarget::Downstream(graph.selectors[*number as usize].downstream(index, *channels))
+                }
+            });
+        }
+        targets
+    }
+
+    fn side_outputs(&mut self) -> SideOutputs {
+        let graph = self.graph;
+        let node = self.node;
+        SideOutputs(graph.side_outputs(node).map(|(name, make)| (name.to_owned(), make(self))).collect())
+    }
+}

@@ -1,0 +1,275 @@
+//! Sources of the engine, by name with options; the engine checks the options.
+
+use std::{fmt::Display, marker::PhantomData, time::Duration};
+
+use crate::{Connector, record::Record};
+
+/// A source of the engine.
+///
+/// A connector of the engine that has no builder here can be used by an
+/// implementation of this trait.
+pub trait Source {
+    /// What it reads.
+    type Record: Record + ?Sized;
+
+    /// False if only one subtask can read it.
+    const PARALLEL: bool;
+
+    /// Shown to users.
+    fn name(&self) -> &str;
+
+    /// Name and options for the engine.
+    fn connector(&self) -> Connector;
+}
+
+/// Options of a connector while they are set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options(Vec<(String, String)>);
+
+impl Options {
+    pub(crate) fn set(&mut self, option: &str, value: impl Display) {
+        self.0.retain(|(known, _)| known != option);
+        self.0.push((option.to_owned(), value.to_string()));
+    }
+
+    pub(crate) fn with(mut self, option: &str, value: impl Display) -> Self {
+        self.set(option, value);
+        self
+    }
+
+    pub(crate) fn connector(&self, name: &str) -> Connector {
+        Connector { name: name.to_owned(), options: self.0.clone() }
+    }
+}
+
+/// How a file is compressed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Compression {
+    /// By its name and first bytes; the default.
+    Auto,
+    /// Not at all.
+    None,
+    /// gzip.
+    Gzip,
+    /// Zstandard.
+    Zstd,
+}
+
+/// Reads a file, all files of a directory, or the files that match a pattern.
+#[derive(Clone, Debug)]
+pub struct FileSource<T: ?Sized> {
+    options: Options,
+    _record: PhantomData<T>,
+}
+
+impl FileSource<str> {
+    /// Lines of text, without their ends.
+    pub fn text_lines(path: impl Into<String>) -> Self {
+        Self::of(path.into(), "lines")
+    }
+
+    /// Lines that are JSON objects. Each field of the record type is read from the
+    /// member of its name, other members are skipped; an enum is read from an object with
+    /// one member, named as the variant.
+    pub fn json_lines<T: Record + ?Sized>(path: impl Into<String>) -> FileSource<T> {
+        FileSource::of(path.into(), "json")
+    }
+
+    /// Lines of comma-separated values, with the names of the columns in the first line
+    /// (see [`FileSource::header`]).
+    pub fn csv<T: Record + ?Sized>(path: impl Into<String>) -> FileSource<T> {
+        FileSource::of(path.into(), "csv")
+    }
+}
+
+impl<T: Record + ?Sized> FileSource<T> {
+    fn of(path: String, format: &str) -> Self {
+        Self { options: Options::default().with("path", path).with("format", format), _record: PhantomData }
+    }
+
+    /// Sets how the files are compressed.
+    #[must_use]
+    pub fn compression(self, compression: Compression) -> Self {
+        self.with(
+            "compression",
+            match compression {
+                Compression::Auto => "auto",
+                Compression::None => "none",
+                Compression::Gzip => "gzip",
+                Compression::Zstd => "zstd",
+            },
+        )
+    }
+
+    /// Limits reading to this many rows a second over all subtasks.
+    #[must_use]
+    pub fn rate(self, rows_per_second: f64) -> Self {
+        self.with("rate", rows_per_second)
+    }
+
+    /// Goes on looking for new files; the job does not end by itself.
+    #[must_use]
+    pub fn watch(self, interval: Duration) -> Self {
+        self.with("watch", true).with("watch-interval", format_args!("{} ms", interval.as_millis()))
+    }
+
+    /// Deals plain files in chunks of this size.
+    #[must_use]
+    pub fn chunk_bytes(self, bytes: u64) -> Self {
+        self.with("chunk-bytes", bytes)
+    }
+
+    /// Sets the byte between the values of a CSV line.
+    #[must_use]
+    pub fn delimiter(self, delimiter: char) -> Self {
+        self.with("csv-delimiter", delimiter)
+    }
+
+    /// Tells whether the first line of a CSV file holds the names of the columns.
+    #[must_use]
+    pub fn header(self, header: bool) -> Self {
+        self.with("csv-header", header)
+    }
+
+    fn with(mut self, option: &str, value: impl Display) -> Self {
+        self.options.set(option, value);
+        self
+    }
+}
+
+impl<T: Record + ?Sized> Source for FileSource<T> {
+    type Record = T;
+    const PARALLEL: bool = true;
+
+    fn name(&self) -> &str {
+        "Source: File"
+    }
+
+    fn connector(&self) -> Connector {
+        self.options.connector("file")
+    }
+}
+
+/// Lines of text that a server sends; read by one subtask.
+#[derive(Clone, Debug)]
+pub struct SocketSource {
+    options: Options,
+}
+
+impl SocketSource {
+    /// Connects to `host:port`.
+    pub fn text_lines(address: impl Into<String>) -> Self {
+        Self { options: Options::default().with("address", address.into()) }
+    }
+}
+
+impl Source for SocketSource {
+    type Record = str;
+    const PARALLEL: bool = false;
+
+    fn name(&self) -> &str {
+        "Source: Socket"
+    }
+
+    fn connector(&self) -> Connector {
+        self.options.connector("socket")
+    }
+}
+
+/// Lines of text from standard input; read by one subtask.
+#[derive(Clone, Debug, Default)]
+pub struct StdinSource;
+
+impl StdinSource {
+    /// Reads until the end of standard input.
+    pub fn text_lines() -> Self {
+        Self
+    }
+}
+
+impl Source for StdinSource {
+    type Record = str;
+    const PARALLEL: bool = false;
+
+    fn name(&self) -> &str {
+        "Source: Standard input"
+    }
+
+    fn connector(&self) -> Connector {
+        Options::default().connector("stdin")
+    }
+}
+
+/// Numbers in ascending order, spread over the subtasks.
+#[derive(Clone, Debug)]
+pub struct SequenceSource {
+    options: Options,
+}
+
+impl SequenceSource {
+    /// From `from` to `to`, both included.
+    pub fn new(from: i64, to: i64) -> Self {
+        Self { options: Options::default().with("from", from).with("to", to) }
+    }
+
+    /// Limits generation to this many numbers a second over all subtasks.
+    #[must_use]
+    pub fn rate(mut self, rows_per_second: f64) -> Self {
+        self.options.set("rate", rows_per_second);
+        self
+    }
+}
+
+impl Source for SequenceSource {
+    type Record = i64;
+    const PARALLEL: bool = true;
+
+    fn name(&self) -> &str {
+        "Source: Sequence"
+    }
+
+    fn connector(&self) -> Connector {
+        self.options.connector("sequence")
+    }
+}
+
+/// Events of the Nexmark benchmark, generated; decoded into records by the names of
+/// their fields, as [`FileSource::json_lines`] does.
+#[derive(Clone, Debug)]
+pub struct NexmarkSource<T: ?Sized> {
+    options: Options,
+    _record: PhantomData<T>,
+}
+
+impl<T: Record + ?Sized> NexmarkSource<T> {
+    /// The first `events` events.
+    pub fn events(events: u64) -> Self {
+        Self { options: Options::default().with("events", events), _record: PhantomData }
+    }
+
+    /// Limits generation to this many events a second over all subtasks.
+    #[must_use]
+    pub fn rate(self, events_per_second: f64) -> Self {
+        self.option("rate", events_per_second)
+    }
+
+    /// Sets any option of the generator, for example `base-time`.
+    #[must_use]
+    pub fn option(mut self, option: &str, value: impl Display) -> Self {
+        self.options.set(option, value);
+        self
+    }
+}
+
+impl<T: Record + ?Sized> Source for NexmarkSource<T> {
+    type Record = T;
+    const PARALLEL: bool = true;
+
+    fn name(&self) -> &str {
+        "Source: Nexmark"
+    }
+
+    fn connector(&self) -> Connector {
+        self.options.connector("nexmark")
+    }
+}
