@@ -9,3 +9,4 @@ pub mod client;
 pub mod rest;
 pub mod job_manager;
 pub mod task_manager;
+pub mod mini_cluster;

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::job_details::{JobDetails, JobOverview, TaskExecutorDetails};
+use super::{
+    job_details::{JobDetails, JobOverview, TaskExecutorDetails},
+    job_master::FailureCause,
+};
 use crate::{
     base::{
         ids::{JobId, JobMasterId},
@@ -13,7 +16,6 @@ use crate::{
 
 /// What a Dispatcher receives.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[expect(clippy::large_enum_variant, reason = "control messages are few")]
 pub enum DispatcherMessage {
     /// A client asks; the answer goes to the sender with the same number.
     Request(u64, DispatcherRequest),
@@ -25,6 +27,24 @@ pub enum DispatcherMessage {
     JobDetails(u64, JobDetails),
     /// The ResourceManager answers `ResourceManagerMessage::RequestTaskExecutors`.
     TaskExecutors(u64, Vec<TaskExecutorDetails>),
+    /// A JobMaster could not be made, or its loop died.
+    JobMasterFailed(JobMasterFailed),
+    /// The loop of a JobMaster has ended and its address is free.
+    JobMasterClosed(JobId, JobMasterId),
+    /// The Dispatcher's process ends or its leadership was revoked: jobs are suspended,
+    /// and stay stored for the next leader.
+    Stop(String),
+}
+
+/// A JobMaster could not be made, or its loop died.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct JobMasterFailed {
+    /// The job.
+    pub job: JobId,
+    /// The JobMaster's leadership.
+    pub job_master: JobMasterId,
+    /// Why.
+    pub cause: FailureCause,
 }
 
 /// A job's state changed.

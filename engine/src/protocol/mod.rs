@@ -1,6 +1,7 @@
 //! The messages of the control plane: one file per receiver.
 
 pub mod rpc;
+pub mod wire;
 pub mod dispatcher;
 pub mod resource_manager;
 pub mod job_master;

@@ -108,6 +108,10 @@ pub enum TaskExecutorMessage {
     JobMasterHeartbeat(JobId),
     /// A JobMaster ended or lost its leadership.
     DisconnectJobMaster(JobId, String),
+    /// A task of this TaskExecutor left an event; from itself.
+    TaskEventsWaiting,
+    /// The process ends: cancel all tasks, then end; from itself.
+    Stop(String),
 }
 
 /// The ResourceManager gives a slot to a job.

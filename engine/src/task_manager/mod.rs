@@ -9,8 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     base::ids::ExecutionAttemptId,
-    protocol::job_master::{SplitRequest, TaskExecutionStateUpdate},
+    protocol::{
+        job_master::{FailureCause, SplitAnswer, SplitRequest, TaskExecutionStateUpdate, TaskMetrics},
+        task_executor::{JobInformation, TaskDeployment},
+    },
 };
+
+pub mod task_slot_table;
+pub mod task_executor;
 
 /// What a task tells its TaskExecutor, which passes it on to the JobMaster.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -23,6 +29,30 @@ pub enum TaskEvent {
 
 /// How a task reaches its TaskExecutor from its own thread: never waits.
 pub type TaskEventSink = Arc<dyn Fn(TaskEvent) + Send + Sync>;
+
+/// A task whose thread was started; lives as long as its TaskExecutor knows the attempt.
+/// No method waits: each leaves a note in the task's mailbox.
+pub trait RunningTask: Send {
+    /// Tells the task to end as CANCELED; again does nothing.
+    fn cancel(&self);
+
+    /// Hands over the answer to a request for a split.
+    fn split_assigned(&self, answer: SplitAnswer);
+
+    /// Counters as they are now.
+    fn metrics(&self) -> TaskMetrics;
+
+    /// Tells the task to end as FAILED for a reason that lies outside of it.
+    fn fail(&self, reason: &str);
+}
+
+/// Starts the thread of a task. Returns at once: whatever fails later arrives as a
+/// [`TaskEvent`] at the sink that the starter was made with.
+///
+/// # Errors
+/// Returns why no thread could be started; no event follows then.
+pub type TaskStarter =
+    Arc<dyn Fn(Arc<JobInformation>, TaskDeployment) -> Result<Box<dyn RunningTask>, FailureCause> + Send + Sync>;
 
 /// Name of a task's thread and in messages: "Map -> Sink (3/8)#0".
 pub fn task_name(vertex_name: &str, attempt: ExecutionAttemptId, parallelism: u32) -> String {
