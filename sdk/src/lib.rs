@@ -3,6 +3,7 @@
 //! A plugin is a library crate (`crate-type = ["cdylib"]`) with one function:
 //!
 //! ```
+//! # mod plugin {
 //! use engine_sdk::prelude::*;
 //!
 //! /// Counts words.
@@ -15,6 +16,8 @@
 //!         .sink_to(PrintSink::csv());
 //!     Ok(())
 //! }
+//! # }
+//! # fn main() {}
 //! ```
 
 extern crate self as engine_sdk;
@@ -38,6 +41,8 @@ mod current;
 mod host;
 mod log;
 mod metrics;
+#[cfg(not(target_arch = "wasm32"))]
+mod test_harness;
 
 #[allow(
     missing_docs,
@@ -78,6 +83,9 @@ pub use crate::{
     source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},
     text::{Csv, CsvField, CsvRow, Format, Text},
 };
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use crate::test_harness::TestHarness;
 
 /// What most programs need.
 pub mod prelude {

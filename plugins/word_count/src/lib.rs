@@ -50,3 +50,42 @@ fn split_words(line: &str, out: &mut Collector<str>) {
 fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
+
+#[cfg(test)]
+mod tests {
+    use engine_sdk::TestHarness;
+
+    use super::main;
+
+    #[track_caller]
+    fn check(args: &[&str], lines: &[&str], expected: &[&str]) {
+        let mut harness = TestHarness::new(main, args).unwrap();
+        for line in lines {
+            harness.push::<str>(line).unwrap();
+        }
+        harness.finish().unwrap();
+        assert_eq!(harness.lines().unwrap(), expected);
+    }
+
+    #[test]
+    fn words_are_counted_at_the_end() {
+        check(
+            &["--input", "log"],
+            &["To be, or not TO_BE", "", "to  be-2:Ä;be"],
+            &["to,2", "be,3", "or,1", "not,1", "to_be,1", "2,1"],
+        );
+    }
+
+    #[test]
+    fn counts_are_written_as_they_change_if_asked_for() {
+        check(&["--stdin", "--updates", "--output", "counts"], &["a b a"], &["a,1", "b,1", "a,2"]);
+    }
+
+    #[test]
+    fn there_is_one_input() {
+        for args in [&[][..], &["--stdin", "--input", "log"]] {
+            let error = TestHarness::new(main, args).map(|_| ()).unwrap_err();
+            assert_eq!(error.to_string(), "give one of --input PATH, --socket HOST:PORT and --stdin");
+        }
+    }
+}

@@ -33,6 +33,17 @@ pub(crate) struct Metric {
     pub(crate) values: Vec<f64>,
 }
 
+impl Metric {
+    /// Sum of a counter, last value of a gauge, number of values of a histogram.
+    pub(crate) fn total(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "tests record fewer values")]
+        match self.kind {
+            Kind::Counter | Kind::Gauge => self.values.last().copied().unwrap_or(0.0),
+            Kind::Histogram => self.values.len() as f64,
+        }
+    }
+}
+
 thread_local! {
     static CALLS: RefCell<Vec<Call>> = const { RefCell::new(Vec::new()) };
     static METRICS: RefCell<Vec<Metric>> = const { RefCell::new(Vec::new()) };

@@ -1,0 +1,434 @@
+//! Runs a job on the host target, without an engine, for tests of plugins.
+//!
+//! Operators are chained into segments and rows pass between them encoded, as in
+//! the engine; every operator has one subtask. Native sources are fed by the
+//! test, native sinks keep what they get.
+
+use std::collections::BTreeMap;
+
+use engine_rows::row::{self, NO_TIMESTAMP, Row, Rows};
+
+use crate::{
+    Connector, Error, Result,
+    args::Args,
+    bindings::{
+        engine::plugin::graph::{ChainingStrategy, Operator as OperatorKind, Partitioner, StreamEdge, StreamGraph},
+        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput},
+    },
+    current,
+    data_stream::DataStream,
+    environment::StreamExecutionEnvironment,
+    exports::declare,
+    host::{self, Call},
+    operator::{Batch, SourceStatus},
+    record::{Owned, Record, descriptor_of},
+    segment::{Failed, Segment},
+    sink::DiscardSink,
+    source::Source,
+};
+
+/// A source of the plugin that does not end within this many polls fails the test.
+const POLLS_MAX: usize = 1_000_000;
+
+/// Runs a job in a test.
+///
+/// ```
+/// use engine_sdk::{TestHarness, prelude::*};
+///
+/// fn shout(lines: DataStream<str>) -> DataStream<String> {
+///     lines.filter(|line| !line.is_empty()).map(str::to_uppercase)
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let mut harness = TestHarness::of_stream(shout)?;
+/// harness.push::<str>("hello")?;
+/// harness.push::<str>("")?;
+/// harness.finish()?;
+/// assert_eq!(harness.records::<String>()?, ["HELLO"]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct TestHarness {
+    declaration: StreamGraph,
+    /// In ascending order of their first nodes: each behind all that lead to it.
+    segments: Vec<RunningSegment>,
+    /// Rows by id of the sink.
+    sinks: BTreeMap<u32, Vec<OwnedRow>>,
+    rejected: Vec<String>,
+    log: Vec<String>,
+    skip_rejected: bool,
+}
+
+struct RunningSegment {
+    segment: Segment,
+    nodes: Vec<u32>,
+    outputs: Vec<SegmentOutput>,
+    is_source: bool,
+}
+
+struct OwnedRow {
+    timestamp: i64,
+    payload: Vec<u8>,
+}
+
+impl TestHarness {
+    /// Runs a program with arguments.
+    ///
+    /// # Errors
+    /// Returns the program's error, or the first mistake in its use of streams.
+    pub fn new(program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>, args: &[&str]) -> Result<Self> {
+        Self::open(program, args, true)
+    }
+
+    /// As [`TestHarness::new`], with each operator in a segment of its own.
+    ///
+    /// # Errors
+    /// As [`TestHarness::new`].
+    pub fn unchained(
+        program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
+        args: &[&str],
+    ) -> Result<Self> {
+        Self::open(program, args, false)
+    }
+
+    /// Runs a function from stream to stream.
+    ///
+    /// # Errors
+    /// Returns the first mistake in its use of streams.
+    pub fn of_stream<T, U>(function: impl FnOnce(DataStream<T>) -> DataStream<U>) -> Result<Self>
+    where
+        T: Record + ?Sized,
+        U: Record + ?Sized,
+    {
+        Self::new(
+            |env, _args| {
+                function(env.from_source(TestSource(std::marker::PhantomData))).sink_to(DiscardSink);
+                Ok(())
+            },
+            &[],
+        )
+    }
+
+    fn open(
+        program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
+        args: &[&str],
+        chained: bool,
+    ) -> Result<Self> {
+        current::reset();
+        host::reset();
+        let (graph, declaration) = declare(program, args.iter().copied().map(str::to_owned).collect())?;
+        let mut segments = Vec::new();
+        for nodes in segments_of(&declaration, chained) {
+            let context = context_of(&declaration, nodes);
+            let segment = Segment::open(&graph.borrow(), &context)?;
+            let OperatorContext { nodes, outputs, .. } = context;
+            let head = &declaration.nodes[nodes[0] as usize - 1];
+            let is_source = matches!(head.operator, OperatorKind::GuestSource(_));
+            segments.push(RunningSegment { segment, nodes, outputs, is_source });
+        }
+        Ok(Self {
+            declaration,
+            segments,
+            sinks: BTreeMap::new(),
+            rejected: Vec::new(),
+            log: Vec::new(),
+            skip_rejected: false,
+        })
+    }
+
+    /// Leaves out rows that user code rejects, as the policy "skip" does; otherwise they fail the call.
+    pub fn skip_rejected(&mut self) {
+        self.skip_rejected = true;
+    }
+
+    /// Feeds a record to the only source of the engine.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one such source, if it has another record
+    /// type, or if user code fails.
+    pub fn push<T: Record + ?Sized>(&mut self, record: T::Ref<'_>) -> Result<()> {
+        self.push_with_timestamp::<T>(record, NO_TIMESTAMP)
+    }
+
+    /// As [`TestHarness::push`], with an event time in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// As [`TestHarness::push`].
+    pub fn push_with_timestamp<T: Record + ?Sized>(&mut self, record: T::Ref<'_>, timestamp: i64) -> Result<()> {
+        let source = self.only("source", |operator| matches!(operator, OperatorKind::Source(_)))?;
+        self.push_into::<T>(source, record, timestamp)
+    }
+
+    /// Feeds a record to the source of the engine with this name.
+    ///
+    /// # Errors
+    /// As [`TestHarness::push`].
+    pub fn push_to<T: Record + ?Sized>(&mut self, source: &str, record: T::Ref<'_>) -> Result<()> {
+        let source = self.named(source, |operator| matches!(operator, OperatorKind::Source(_)))?;
+        self.push_into::<T>(source, record, NO_TIMESTAMP)
+    }
+
+    /// Lets event time rise.
+    ///
+    /// # Errors
+    /// Returns an error if user code fails.
+    pub fn process_watermark(&mut self, timestamp: i64) -> Result<()> {
+        self.each_segment(|segment| segment.process_watermark(timestamp))
+    }
+
+    /// Polls sources of the plugin to their ends, then ends event time and all inputs.
+    ///
+    /// # Errors
+    /// Returns an error if user code fails or a source does not end.
+    pub fn finish(&mut self) -> Result<()> {
+        for index in 0..self.segments.len() {
+            if self.segments[index].is_source {
+                self.poll_to_end(index)?;
+            }
+        }
+        self.process_watermark(i64::MAX)?;
+        self.each_segment(Segment::end_input)
+    }
+
+    /// The lines that the only sink of the engine got, in the order in which they came.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one sink, or it takes no text.
+    pub fn lines(&self) -> Result<Vec<String>> {
+        self.records::<String>()
+    }
+
+    /// The records that the only sink of the engine got, in the order in which they came.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one sink, or it takes records of another type.
+    pub fn records<T: Owned>(&self) -> Result<Vec<T>> {
+        let sink = self.only("sink", |operator| matches!(operator, OperatorKind::Sink(_)))?;
+        self.records_in(sink).map(|records| records.into_iter().map(|(record, _)| record).collect())
+    }
+
+    /// As [`TestHarness::records`], with the event time of each.
+    ///
+    /// # Errors
+    /// As [`TestHarness::records`].
+    pub fn records_with_timestamps<T: Owned>(&self) -> Result<Vec<(T, Option<i64>)>> {
+        let sink = self.only("sink", |operator| matches!(operator, OperatorKind::Sink(_)))?;
+        self.records_in(sink)
+    }
+
+    /// The records that the sink of this name got, in the order in which they came.
+    ///
+    /// # Errors
+    /// As [`TestHarness::records`].
+    pub fn records_of<T: Owned>(&self, sink: &str) -> Result<Vec<T>> {
+        let sink = self.named(sink, |operator| matches!(operator, OperatorKind::Sink(_)))?;
+        self.records_in(sink).map(|records| records.into_iter().map(|(record, _)| record).collect())
+    }
+
+    /// Why rows were rejected, in order.
+    pub fn rejected(&self) -> &[String] {
+        &self.rejected
+    }
+
+    /// The log lines of user code.
+    pub fn log(&self) -> &[String] {
+        &self.log
+    }
+
+    /// Sum of a counter, last value of a gauge, or number of values in a histogram, over all
+    /// nodes; none if no metric of this name was used.
+    pub fn metric(&self, name: &str) -> Option<f64> {
+        let metrics = host::metrics().into_iter().filter(|metric| metric.name == name);
+        metrics.map(|metric| metric.total()).reduce(|sum, total| sum + total)
+    }
+
+    fn push_into<T: Record + ?Sized>(&mut self, source: u32, record: T::Ref<'_>, timestamp: i64) -> Result<()> {
+        let mut rows = Vec::new();
+        row::append_with(&mut rows, 0, timestamp, |payload| T::encode(record, payload));
+        let node = &self.declaration.nodes[source as usize - 1];
+        let (expected, got) = (node.output_type.clone().unwrap_or_default(), descriptor_of::<T>());
+        if expected != got {
+            return Err(Error::new(format!("\"{}\" gives records of type {expected}, not {got}", node.name)));
+        }
+        self.deliver(source, None, None, &rows)
+    }
+
+    fn poll_to_end(&mut self, index: usize) -> Result<()> {
+        for _ in 0..POLLS_MAX {
+            let status = self.call(index, |segment| segment.poll_source(u32::MAX))?;
+            if status == SourceStatus::End {
+                return Ok(());
+            }
+        }
+        Err(Error::new(format!("a source did not end within {POLLS_MAX} polls")))
+    }
+
+    fn each_segment(&mut self, f: impl Fn(&mut Segment) -> Result<(), Failed>) -> Result<()> {
+        (0..self.segments.len()).try_for_each(|index| self.call(index, &f))
+    }
+
+    /// Calls a segment, then delivers what it emitted.
+    fn call<R>(&mut self, index: usize, f: impl FnOnce(&mut Segment) -> Result<R, Failed>) -> Result<R> {
+        host::skip_rejected(self.skip_rejected);
+        let result = f(&mut self.segments[index].segment);
+        let calls = host::take_calls();
+        let mut failure = None;
+        for call in calls {
+            match call {
+                Call::Emit { output, rows, .. } => {
+                    let SegmentOutput { node, side_output, selector, .. } =
+                        self.segments[index].outputs[output as usize].clone();
+                    self.deliver(node, side_output.as_deref(), selector, &rows)?;
+                }
+                Call::RejectRow { node, message, .. } => {
+                    failure = Some((node, message.clone()));
+                    self.rejected.push(message);
+                }
+                Call::Fail { node, message } => failure = Some((node, message)),
+                Call::Log { message, .. } => self.log.push(message),
+                Call::EmitWatermark { .. } | Call::EmitWatermarkStatus { .. } | Call::Panicked { .. } => {}
+            }
+        }
+        result.map_err(|Failed| {
+            // The next call is another instance's, as after a restart.
+            current::reset();
+            let (node, message) = failure.unwrap_or_default();
+            match node.checked_sub(1).and_then(|index| self.declaration.nodes.get(index as usize)) {
+                Some(node) => Error::new(message).context(format_args!("\"{}\"", node.name)),
+                None => Error::new(message),
+            }
+        })
+    }
+
+    /// Delivers rows of an output to all that listen to it.
+    fn deliver(&mut self, node: u32, side_output: Option<&str>, selector: Option<u32>, rows: &[u8]) -> Result<()> {
+        let targets = self.declaration.edges.iter().filter(|edge| {
+            edge.source == node && edge.side_output.as_deref() == side_output && edge.selector == selector
+        });
+        for target in targets.map(|edge| edge.target).collect::<Vec<_>>() {
+            match self.segments.iter().position(|segment| segment.nodes[0] == target) {
+                Some(index) => self.call(index, |segment| segment.process_batch(Batch::Rows(rows)))?,
+                None if self.is_sink(target) => self.sinks.entry(target).or_default().extend(owned_rows(rows)),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn is_sink(&self, node: u32) -> bool {
+        matches!(self.declaration.nodes[node as usize - 1].operator, OperatorKind::Sink(_))
+    }
+
+    fn only(&self, what: &str, is_one: fn(&OperatorKind) -> bool) -> Result<u32> {
+        let nodes: Vec<_> = self.declaration.nodes.iter().filter(|node| is_one(&node.operator)).collect();
+        match nodes[..] {
+            [node] => Ok(node.id),
+            _ => Err(Error::new(format!(
+                "the job has {} {what}s of the engine; say by name which is meant",
+                nodes.len()
+            ))),
+        }
+    }
+
+    fn named(&self, name: &str, is_one: fn(&OperatorKind) -> bool) -> Result<u32> {
+        let node = self.declaration.nodes.iter().find(|node| node.name == name && is_one(&node.operator));
+        node.map(|node| node.id).ok_or_else(|| Error::new(format!("the job has no \"{name}\"")))
+    }
+
+    fn records_in<T: Owned>(&self, sink: u32) -> Result<Vec<(T, Option<i64>)>> {
+        let rows = self.sinks.get(&sink).map_or(&[][..], Vec::as_slice);
+        rows.iter()
+            .map(|row| {
+                let record = T::decode(&row.payload, |record| record)?;
+                Ok((record, (row.timestamp != NO_TIMESTAMP).then_some(row.timestamp)))
+            })
+            .collect()
+    }
+}
+
+fn owned_rows(rows: &[u8]) -> impl Iterator<Item = OwnedRow> {
+    Rows::new(rows).map(|row| {
+        let Row { timestamp, payload, .. } = row.expect("collectors write whole rows");
+        OwnedRow { timestamp, payload: payload.to_owned() }
+    })
+}
+
+/// The source of [`TestHarness::of_stream`].
+struct TestSource<T: ?Sized>(std::marker::PhantomData<T>);
+
+impl<T: Record + ?Sized> Source for TestSource<T> {
+    type Record = T;
+    const PARALLEL: bool = true;
+
+    fn name(&self) -> &str {
+        "Source: Test"
+    }
+
+    fn connector(&self) -> Connector {
+        Connector { name: "test".to_owned(), options: Vec::new() }
+    }
+}
+
+/// Nodes of each segment, the first one first.
+fn segments_of(graph: &StreamGraph, chained: bool) -> Vec<Vec<u32>> {
+    let mut segments: Vec<Vec<u32>> = Vec::new();
+    for node in &graph.nodes {
+        if !matches!(node.operator, OperatorKind::Guest(_) | OperatorKind::GuestSource(_)) {
+            continue;
+        }
+        let mut inputs = graph.edges.iter().filter(|edge| edge.target == node.id);
+        let before = match (inputs.next(), inputs.next()) {
+            (Some(edge), None) if chained && is_chainable(graph, edge) => {
+                segments.iter_mut().find(|segment| segment.contains(&edge.source))
+            }
+            _ => None,
+        };
+        match before {
+            Some(segment) => segment.push(node.id),
+            None => segments.push(vec![node.id]),
+        }
+    }
+    segments
+}
+
+/// True if the engine would chain the two nodes of an edge, which is the target's only one.
+fn is_chainable(graph: &StreamGraph, edge: &StreamEdge) -> bool {
+    let node = |id: u32| &graph.nodes[id as usize - 1];
+    let (source, target) = (node(edge.source), node(edge.target));
+    matches!(edge.partitioner, None | Some(Partitioner::Forward))
+        && edge.selector.is_none()
+        && source.parallelism == target.parallelism
+        && source.slot_sharing_group == target.slot_sharing_group
+        && source.chaining != ChainingStrategy::Never
+        && target.chaining == ChainingStrategy::Always
+}
+
+fn context_of(graph: &StreamGraph, nodes: Vec<u32>) -> OperatorContext {
+    let mut outputs: Vec<SegmentOutput> = Vec::new();
+    for edge in &graph.edges {
+        let is_exit = nodes.contains(&edge.source) && !nodes.contains(&edge.target);
+        let is_known = outputs.iter().any(|output| {
+            output.node == edge.source && output.side_output == edge.side_output && output.selector == edge.selector
+        });
+        if is_exit && !is_known {
+            let target = &graph.nodes[edge.target as usize - 1];
+            outputs.push(SegmentOutput {
+                node: edge.source,
+                side_output: edge.side_output.clone(),
+                selector: edge.selector,
+                channels: target.parallelism.or(graph.parallelism).unwrap_or(1),
+            });
+        }
+    }
+    OperatorContext {
+        job_name: graph.job_name.clone().unwrap_or_default(),
+        task_name: graph.nodes[nodes[0] as usize - 1].name.clone(),
+        subtask_index: 0,
+        parallelism: 1,
+        max_parallelism: 128,
+        attempt: 0,
+        nodes,
+        outputs,
+        restored: false,
+    }
+}
