@@ -7,6 +7,7 @@ pub mod job_graph_store;
 pub mod job_result_store;
 pub mod storage;
 pub mod terminated_jobs;
+pub mod job_master;
 pub mod job_master_runner;
 pub mod job_master;
 pub mod dispatcher;
