@@ -293,7 +293,7 @@ macro_rules! keys {
     ($($type:ty),*) => { $(impl Key for $type {})* };
 }
 
-keys!(u8, u16, u32, u64, i8, i16, i32, i64, bool, char, str, String, [u8], Bytes);
+keys!(u8, u16, u32, u64, i8, i16, i32, i64, bool, char, str, String, [u8], Bytes, ());
 impl<T: KeyValue + for<'v> Value<'v> + 'static> Key for Option<T> {}
 
 /// Text and bytes have no length in front of them if they are a whole record.
