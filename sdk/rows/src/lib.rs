@@ -5,3 +5,5 @@
 pub mod row;
 pub mod key_hash;
 pub mod descriptor;
+pub mod json;
+pub mod csv;
