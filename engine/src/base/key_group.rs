@@ -58,28 +58,103 @@ pub fn default_max_parallelism(parallelism: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
-    /// Values of Flink: hash, key group of 128, of 4096, of 32768, subtask of 3 at 128.
+    fn vectors() -> Value {
+        serde_json::from_str(include_str!("../../tests-data/keygroups.json")).unwrap()
+    }
+
+    fn rows<'a>(vectors: &'a Value, name: &str) -> &'a [Value] {
+        vectors[name].as_array().unwrap()
+    }
+
+    fn number(value: &Value) -> u32 {
+        u32::try_from(value.as_u64().unwrap()).unwrap()
+    }
+
+    fn range(value: &Value) -> RangeInclusive<u32> {
+        number(&value[0])..=number(&value[1])
+    }
+
+    fn hash(value: &Value) -> u32 {
+        i32::try_from(value.as_i64().unwrap()).unwrap().cast_unsigned()
+    }
+
     #[test]
-    fn key_groups_equal_flinks() {
-        for (hash, of_128, of_4096, of_32768, of_3) in [
-            (0_i32, 94, 2526, 31198, 2),
-            (1, 86, 4054, 16342, 2),
-            (4, 7, 263, 16647, 0),
-            (42, 29, 3613, 28189, 0),
-            (-1, 80, 2896, 15184, 1),
-            (i32::MAX, 62, 3262, 19646, 1),
-            (i32::MIN, 108, 2156, 10348, 2),
-            (-1_035_494_534, 0, 0, 0, 0),
-            (-2_089_875_627, 0, 0, 0, 0),
-            (-714_456_186, 1, 1, 1, 0),
-        ] {
-            let hash = hash.cast_unsigned();
-            assert_eq!(key_group(hash, 128), of_128, "{hash}");
-            assert_eq!(key_group(hash, 4096), of_4096, "{hash}");
-            assert_eq!(key_group(hash, 32768), of_32768, "{hash}");
-            assert_eq!(subtask_index(of_128, 128, 3), of_3, "{hash}");
+    fn all_hashes_equal_flinks() {
+        let vectors = vectors();
+        assert_eq!(rows(&vectors, "murmur").len(), 41);
+        for row in rows(&vectors, "murmur") {
+            let hash = hash(&row["hash"]);
+            assert_eq!(scramble(hash), number(&row["flink_murmur"]), "{row}");
+            for max_parallelism in [100, 128, 4096, 32_768] {
+                let expected = number(&row[format!("kg_{max_parallelism}")]);
+                assert_eq!(key_group(hash, max_parallelism), expected, "{row}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_keys_reach_flinks_subtask() {
+        let vectors = vectors();
+        assert_eq!(rows(&vectors, "keys").len(), 44);
+        for row in rows(&vectors, "keys") {
+            let max_parallelism = number(&row["max_parallelism"]);
+            let group = key_group(hash(&row["hash32"]), max_parallelism);
+            assert_eq!(group, number(&row["key_group"]), "{row}");
+            for (parallelism, expected) in row["operator_index"].as_object().unwrap() {
+                let actual = subtask_index(group, max_parallelism, parallelism.parse().unwrap());
+                assert_eq!(actual, number(expected), "{row}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_ranges_equal_flinks() {
+        let vectors = vectors();
+        assert_eq!(rows(&vectors, "ranges").len(), 14);
+        for row in rows(&vectors, "ranges") {
+            let (max_parallelism, parallelism) = (number(&row["max_parallelism"]), number(&row["parallelism"]));
+            let expected: Vec<_> = rows(row, "ranges_inclusive").iter().map(range).collect();
+            let actual: Vec<_> =
+                (0..parallelism).map(|index| key_group_range(index, max_parallelism, parallelism)).collect();
+            assert_eq!(actual, expected, "{row}");
+        }
+    }
+
+    /// After rescaling, a subtask finds its key groups in those former subtasks whose
+    /// ranges overlap with its own.
+    #[test]
+    fn rescaling_overlaps_as_in_flink() {
+        let vectors = vectors();
+        assert_eq!(rows(&vectors, "rescale").len(), 8);
+        for row in rows(&vectors, "rescale") {
+            let max_parallelism = number(&row["max_parallelism"]);
+            let (old, new) = (number(&row["old_parallelism"]), number(&row["new_parallelism"]));
+            for subtask in rows(row, "new_subtasks") {
+                let own = key_group_range(number(&subtask["index"]), max_parallelism, new);
+                assert_eq!(own, range(&subtask["range"]), "{row}");
+                let overlaps = (0..old).filter_map(|former| {
+                    let theirs = key_group_range(former, max_parallelism, old);
+                    let overlap = *own.start().max(theirs.start())..=*own.end().min(theirs.end());
+                    (!overlap.is_empty()).then_some((former, overlap))
+                });
+                let expected = rows(subtask, "reads_from_old").iter();
+                let expected = expected.map(|read| (number(&read["old_index"]), range(&read["key_groups"])));
+                assert_eq!(overlaps.collect::<Vec<_>>(), expected.collect::<Vec<_>>(), "{row}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_default_max_parallelisms_equal_flinks() {
+        let vectors = vectors();
+        assert_eq!(rows(&vectors, "default_max_parallelism").len(), 34);
+        for row in rows(&vectors, "default_max_parallelism") {
+            let expected = number(&row["default_max_parallelism"]);
+            assert_eq!(default_max_parallelism(number(&row["parallelism"])), expected, "{row}");
         }
     }
 
@@ -98,23 +173,6 @@ mod tests {
                 }
                 assert_eq!(next, max_parallelism);
             }
-        }
-    }
-
-    #[test]
-    fn default_max_parallelism_equals_flinks() {
-        for (parallelism, expected) in [
-            (1, 128),
-            (85, 128),
-            (86, 256),
-            (170, 256),
-            (171, 256),
-            (172, 512),
-            (683, 1024),
-            (5461, 8192),
-            (32768, 32768),
-        ] {
-            assert_eq!(default_max_parallelism(parallelism), expected, "{parallelism}");
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::base::{
 pub enum DistributionPattern {
     /// Each producer with each consumer.
     AllToAll,
-    /// Each with a few neighbours; see `execution_graph::pointwise`.
+    /// Each with a few neighbours; see `graph::distribution`.
     Pointwise,
 }
 
