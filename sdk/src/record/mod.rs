@@ -11,6 +11,8 @@ mod pair;
 
 pub use engine_rows::descriptor::TypeDescriptor;
 
+pub(crate) use self::value::write_bytes;
+
 pub use self::{
     pair::Pair,
     value::{Bytes, KeyValue, Value},
@@ -246,7 +248,7 @@ macro_rules! owned_record {
                 Ok(f(decode_value(payload)?))
             }
 
-            #[inline]
+            #[inline(always)]
             fn encode(record: &Self, payload: &mut Vec<u8>) {
                 Value::write(record, payload);
             }
@@ -321,9 +323,9 @@ macro_rules! bare_record {
                 Ok(f(decode(payload)?))
             }
 
-            #[inline]
+            #[inline(always)]
             fn encode(record: &$type, payload: &mut Vec<u8>) {
-                payload.extend_from_slice($bytes(record));
+                value::write_bytes($bytes(record), payload);
             }
 
             #[inline]
