@@ -14,6 +14,7 @@ pub mod validate;
 pub mod partitioner;
 pub mod chaining;
 pub mod operator_ids;
+pub mod digest;
 pub mod job_graph;
 pub mod job_graph_generator;
 pub mod job_graph_validation;
