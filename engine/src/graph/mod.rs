@@ -7,7 +7,6 @@
 //! ```
 
 pub mod stream_graph;
-pub mod digest;
 pub mod error;
 pub mod resolved;
 pub mod validate;
