@@ -30,7 +30,9 @@ use crate::{
         SplitEnumerator, WriterContext,
     },
     graph::{
-        job_graph::{ChainedOperator, DistributionPattern, Grants, IntermediateDataSet, JobEdge, JobGraph, ProgramSpec},
+        job_graph::{
+            ChainedOperator, DistributionPattern, Grants, IntermediateDataSet, JobEdge, JobGraph, ProgramSpec,
+        },
         stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamNode},
     },
     protocol::{
@@ -703,6 +705,7 @@ impl Cluster {
             plugins: Arc::new(Plugins(plugin)),
             connectors: Arc::new(TestConnectors { collected: Arc::clone(&collected), polls: Arc::clone(&polls) }),
             artifacts: Arc::new(|artifact| panic!("no artifact {}", artifact.name)),
+            guest_stack_bytes: 512 << 10,
             clock: Clock::System,
             events: Arc::new(move |event| sender.try_send(event).expect("the test reads its events")),
         };
@@ -798,15 +801,21 @@ impl Cluster {
         self.until_update(|update| update.attempt == attempt && update.state == TaskState::Running);
     }
 
+    /// Waits for a condition.
+    #[track_caller]
+    pub fn until(&self, condition: impl Fn(&Self) -> bool) {
+        let clock = Clock::System;
+        let deadline = clock.monotonic() + DEADLINE;
+        while !condition(self) {
+            assert!(clock.monotonic() < deadline, "the condition did not come true in time");
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits for a condition on the metrics of a task.
     #[track_caller]
     pub fn until_metrics(&self, attempt: ExecutionAttemptId, condition: impl Fn(&TaskMetrics) -> bool) {
-        let clock = Clock::System;
-        let deadline = clock.monotonic() + DEADLINE;
-        while !condition(&self.tasks[&attempt].metrics()) {
-            assert!(clock.monotonic() < deadline, "{:?}", self.tasks[&attempt].metrics());
-            std::thread::yield_now();
-        }
+        self.until(|cluster| condition(&cluster.tasks[&attempt].metrics()));
     }
 
     /// Cancels a task and checks that it ends so within a second.

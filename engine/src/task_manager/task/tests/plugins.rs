@@ -70,9 +70,10 @@ fn run_to_end(plugin: &Arc<CompiledPlugin>, job_graph: JobGraph) -> Vec<TaskExec
     let mut cluster = Cluster::with_plugin(Arc::new(Arc::clone(plugin)));
     cluster.services.connectors = Arc::new(NativeConnectors);
     let mut committers = Vec::new();
-    let operators = job_graph.vertices.iter().flat_map(|vertex| {
-        vertex.operators.iter().map(move |operator| (vertex.parallelism, &operator.node))
-    });
+    let operators = job_graph
+        .vertices
+        .iter()
+        .flat_map(|vertex| vertex.operators.iter().map(move |operator| (vertex.parallelism, &operator.node)));
     for (parallelism, node) in operators {
         match &node.operator {
             Operator::Source(spec) => {
