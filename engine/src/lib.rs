@@ -10,3 +10,4 @@ pub mod rest;
 pub mod job_manager;
 pub mod task_manager;
 pub mod mini_cluster;
+pub mod cli;
