@@ -49,7 +49,7 @@ impl OutputBuffer {
     }
 
     /// Appends a row whose payload `write` appends.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn append(&mut self, key_hash: u32, timestamp: i64, write: impl FnOnce(&mut Vec<u8>)) {
         row::append_with(&mut self.rows, key_hash, timestamp, write);
         self.count += 1;
@@ -129,7 +129,7 @@ impl<T: Record + ?Sized> Collector<T> {
     }
 
     /// Hands on a record with the timestamp of the record that is being processed.
-    #[inline]
+    #[inline(always)]
     pub fn collect(&mut self, record: T::View<'_>) {
         match &mut self.target {
             Target::Output(output) => {

@@ -4,6 +4,51 @@
 //! [`SourceReader`] in each task, which reads them. A sink is a [`SinkWriter`] in
 //! each task and a [`SinkCommitter`] in the JobMaster, which makes the output
 //! visible when the job has finished.
+//!
+//! Options of the sources:
+//!
+//! | name       | option                    | value                                                    |
+//! |------------|---------------------------|----------------------------------------------------------|
+//! | `file`     | `path`                    | file, directory or glob                                  |
+//! |            | `compression`             | `auto` (default: by content, then by name), `none`, `gzip`, `zstd` |
+//! |            | `watch`                   | `true`: look for new files for ever; default `false`     |
+//! |            | `watch-interval`          | pause between two looks, default `1 s`                   |
+//! |            | `chunk-bytes`             | at most `8 MiB`; default: by the size of the file        |
+//! | `socket`   | `address`                 | `host:port` to connect to; read by one subtask           |
+//! | `stdin`    |                           | standard input; read by one subtask                      |
+//! | these      | `format`                  | `lines` (default), `json` (lines of JSON), `csv`         |
+//! |            | `csv-delimiter`           | one ASCII character or `tab`, default `,`                |
+//! |            | `csv-header`              | `true`: the first line of each file names the columns    |
+//! | `sequence` | `from`, `to`              | whole numbers, both included                             |
+//! | `nexmark`  | `events`                  | number of events; without it they do not end             |
+//! |            | `base-time`               | event time of the first event, ms since the epoch        |
+//! |            | `first-rate`, `next-rate` | events per second of event time, default 1000            |
+//! |            | `out-of-order-group-size` | events that are mixed, default 1                         |
+//! | all        | `rate`                    | rows per second of all subtasks together                 |
+//!
+//! Options of the sinks:
+//!
+//! | name      | option    | value                                          |
+//! |-----------|-----------|------------------------------------------------|
+//! | `file`    | `path`    | a new or empty directory                       |
+//! | `print`   | `stream`  | `stdout` (default), `stderr`                   |
+//! |           | `prefix`  | text before each row                           |
+//! | `socket`  | `address` | `host:port` to connect to, from each subtask   |
+//! | `discard` |           |                                                |
+
+mod options;
+mod rate_limiter;
+mod line_blocks;
+mod record_decoder;
+mod text_rows;
+mod split_queue;
+mod file;
+mod socket;
+mod stream;
+mod sequence;
+mod nexmark;
+mod print;
+mod discard;
 
 use std::{
     path::{Path, PathBuf},
@@ -14,7 +59,175 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::base::{clock::Clock, stream_element::RecordBatch};
+use crate::{
+    base::{clock::Clock, config::nearest, ids::JobId, stream_element::RecordBatch},
+    graph::stream_graph::ConnectorSpec,
+};
+
+/// Whether a connector reads or writes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Role {
+    /// It reads.
+    Source,
+    /// It writes.
+    Sink,
+}
+
+impl Role {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Sink => "sink",
+        }
+    }
+}
+
+/// A source with its options, validated.
+enum SourceConnector {
+    File(file::FileSourceOptions),
+    Stream(stream::StreamOptions),
+    Sequence(sequence::SequenceOptions),
+    Nexmark(nexmark::NexmarkOptions),
+}
+
+const SOURCES: [&str; 5] = ["file", "socket", "stdin", "sequence", "nexmark"];
+
+impl SourceConnector {
+    fn parse(spec: &ConnectorSpec) -> Result<Self, ConnectorError> {
+        match spec.name.as_str() {
+            "file" => file::FileSourceOptions::parse(spec).map(Self::File),
+            "socket" => stream::StreamOptions::parse_socket(spec).map(Self::Stream),
+            "stdin" => stream::StreamOptions::parse_stdin(spec).map(Self::Stream),
+            "sequence" => sequence::SequenceOptions::parse(spec).map(Self::Sequence),
+            "nexmark" => nexmark::NexmarkOptions::parse(spec).map(Self::Nexmark),
+            name => Err(unknown(Role::Source, name, &SOURCES)),
+        }
+    }
+
+    fn check_record_type(&self, spec: &ConnectorSpec, record_type: &str) -> Result<(), ConnectorError> {
+        let decodes = |format| record_decoder::RecordDecoder::new(format, record_type, spec).map(drop);
+        match self {
+            Self::File(options) => decodes(options.format()),
+            Self::Stream(options) => decodes(options.format()),
+            Self::Sequence(_) => sequence::check_record_type(spec, record_type),
+            Self::Nexmark(_) => nexmark::check_record_type(spec, record_type),
+        }
+    }
+}
+
+/// A sink with its options, validated.
+enum SinkConnector {
+    File(file::FileSinkOptions),
+    Print(print::PrintOptions),
+    Socket(socket::SocketSinkOptions),
+    Discard,
+}
+
+const SINKS: [&str; 4] = ["file", "print", "socket", "discard"];
+
+impl SinkConnector {
+    fn parse(spec: &ConnectorSpec) -> Result<Self, ConnectorError> {
+        match spec.name.as_str() {
+            "file" => file::FileSinkOptions::parse(spec).map(Self::File),
+            "print" => print::PrintOptions::parse(spec).map(Self::Print),
+            "socket" => socket::SocketSinkOptions::parse(spec).map(Self::Socket),
+            "discard" => options::Options::new(spec, Role::Sink, &[]).map(|_| Self::Discard),
+            name => Err(unknown(Role::Sink, name, &SINKS)),
+        }
+    }
+}
+
+fn unknown(role: Role, name: &str, known: &[&str]) -> ConnectorError {
+    let hint = match nearest(name, known.iter().copied()) {
+        Some(nearest) => format!("did you mean \"{nearest}\"?"),
+        None => format!("there are {}", known.join(", ")),
+    };
+    ConnectorError::Unknown { role: role.word(), name: name.to_owned(), hint }
+}
+
+/// Checks name and options of a connector, without opening anything.
+///
+/// # Errors
+/// Returns an error if the name or an option is unknown, missing or invalid.
+pub fn validate(spec: &ConnectorSpec, role: Role) -> Result<(), ConnectorError> {
+    match role {
+        Role::Source => SourceConnector::parse(spec).map(drop),
+        Role::Sink => SinkConnector::parse(spec).map(drop),
+    }
+}
+
+/// Makes the enumerator of a source. May read directories, so that it belongs on a thread that may wait.
+///
+/// # Errors
+/// Returns an error if the options are invalid, the input cannot be listed, was
+/// not granted, or does not give records of the type.
+pub fn create_enumerator(
+    spec: &ConnectorSpec,
+    parallelism: u32,
+    record_type: &str,
+    permissions: Arc<Permissions>,
+) -> Result<Box<dyn SplitEnumerator>, ConnectorError> {
+    let connector = SourceConnector::parse(spec)?;
+    connector.check_record_type(spec, record_type)?;
+    Ok(match connector {
+        SourceConnector::File(options) => {
+            Box::new(file::FileEnumerator::new(options, parallelism, permissions, Clock::System)?)
+        }
+        SourceConnector::Stream(options) => {
+            options.check(&permissions)?;
+            // One subtask reads all; the split says nothing more.
+            Box::new(split_queue::SplitQueue::new([(0, SourceSplit(Vec::new()))]))
+        }
+        SourceConnector::Sequence(options) => Box::new(sequence::SequenceEnumerator::new(&options, parallelism)),
+        SourceConnector::Nexmark(_) => Box::new(nexmark::enumerator(parallelism)),
+    })
+}
+
+/// Makes the reader of one subtask.
+///
+/// # Errors
+/// Returns an error if the options are invalid or do not give records of the type.
+pub fn create_reader(spec: &ConnectorSpec, context: ReaderContext) -> Result<Box<dyn SourceReader>, ConnectorError> {
+    Ok(match SourceConnector::parse(spec)? {
+        SourceConnector::File(options) => Box::new(file::FileReader::new(&options, spec, context)?),
+        SourceConnector::Stream(options) => Box::new(stream::StreamReader::new(&options, spec, context)?),
+        SourceConnector::Sequence(options) => Box::new(sequence::SequenceReader::new(&options, spec, &context)?),
+        SourceConnector::Nexmark(options) => Box::new(nexmark::NexmarkReader::new(&options, spec, context)?),
+    })
+}
+
+/// Makes the writer of one subtask. A socket sink connects.
+///
+/// # Errors
+/// Returns an error if the options are invalid, the records are not text, or the
+/// destination was not granted or cannot be opened.
+pub fn create_writer(spec: &ConnectorSpec, context: WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+    Ok(match SinkConnector::parse(spec)? {
+        SinkConnector::File(options) => Box::new(file::FileWriter::new(&options, spec, &context)?),
+        SinkConnector::Print(options) => Box::new(print::PrintWriter::new(&options, spec, &context)?),
+        SinkConnector::Socket(options) => Box::new(socket::SocketWriter::new(&options, spec, &context)?),
+        SinkConnector::Discard => Box::new(discard::DiscardWriter),
+    })
+}
+
+/// Makes the committer of a sink.
+///
+/// # Errors
+/// Returns an error if the options are invalid or the destination was not granted.
+pub fn create_committer(
+    spec: &ConnectorSpec,
+    job_id: JobId,
+    permissions: Arc<Permissions>,
+) -> Result<Box<dyn SinkCommitter>, ConnectorError> {
+    Ok(match SinkConnector::parse(spec)? {
+        SinkConnector::File(options) => Box::new(file::FileCommitter::new(options, job_id, permissions)),
+        SinkConnector::Socket(options) => {
+            options.check(&permissions)?;
+            Box::new(discard::NothingToCommit)
+        }
+        SinkConnector::Print(_) | SinkConnector::Discard => Box::new(discard::NothingToCommit),
+    })
+}
 
 /// Part of a source's input that one reader reads, in the connector's encoding.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -333,6 +546,9 @@ pub enum ConnectorError {
     #[error("{0} is damaged")]
     Damaged(&'static str),
 }
+
+#[cfg(test)]
+mod tests;
 
 /// Rows as they are handed over, without a copy.
 pub type Block = Bytes;

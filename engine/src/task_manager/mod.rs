@@ -2,6 +2,7 @@
 
 pub mod network;
 pub mod operator;
+pub mod task;
 
 use std::sync::Arc;
 

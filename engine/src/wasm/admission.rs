@@ -362,12 +362,15 @@ fn check_exports(structure: &Structure) -> Result<(), Refusal> {
     Err(Refusal::Exports { missing: Names(missing), unexpected: Names(unexpected) })
 }
 
-/// True for an interface of the contract's package that differs in its version only.
+/// True for an interface of the contract that differs in its version only.
 fn is_of_contract(name: &str) -> bool {
-    let without_version = |name: &str| name.split_once('@').map_or(name.to_owned(), |(path, _)| path.to_owned());
-    let path = without_version(name);
-    path.starts_with(&format!("{}/", contract::PACKAGE))
-        && contract::IMPORTS.iter().chain(&contract::EXPORTS).any(|known| without_version(known) == path)
+    let (path, version) = name.split_once('@').unwrap_or((name, ""));
+    let is_version = version.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-+".contains(&byte));
+    is_version
+        && contract::IMPORTS
+            .iter()
+            .chain(&contract::EXPORTS)
+            .any(|known| known.split_once('@').is_some_and(|(known, _)| known == path))
 }
 
 fn cause(error: &wasmparser::BinaryReaderError) -> String {

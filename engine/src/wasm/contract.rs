@@ -17,8 +17,6 @@ use crate::{
 
 /// The text of the contract, by which plugins are checked.
 pub(crate) const WIT: &str = include_str!("../../../wit/plugin.wit");
-/// Name and version of the package.
-pub(crate) const PACKAGE: &str = "engine:plugin";
 /// Version of the contract that this engine provides.
 pub(crate) const VERSION: &str = "0.1.0";
 /// Name of the world.

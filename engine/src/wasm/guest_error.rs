@@ -188,7 +188,7 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
         return (*failure, message.clone());
     }
     let trap = error.downcast_ref::<wasmtime::Trap>();
-    if trap == Some(&wasmtime::Trap::StackOverflow) {
+    if trap == Some(&wasmtime::Trap::StackOverflow) || is_overflow_in_memory(error) {
         return (GuestFailure::StackOverflow, "the stack of the plugin overflowed (sandbox.stack.max)".to_owned());
     }
     match (refused, panic) {
@@ -208,6 +208,27 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
         ),
         None => (GuestFailure::BadBatch, format!("a malformed value crossed the boundary: {}", reason(error))),
     }
+}
+
+/// True if the stack that compilers keep in the plugin's memory ran below address 0:
+/// an access just under 4 GiB, at the end of a chain of calls longer than a backtrace.
+fn is_overflow_in_memory(error: &wasmtime::Error) -> bool {
+    const HIGHEST_BYTES: u64 = 1 << 20;
+    let is_long = error
+        .downcast_ref::<wasmtime::WasmBacktrace>()
+        .is_some_and(|backtrace| backtrace.frames().len() >= BACKTRACE_FRAMES_MAX);
+    error.downcast_ref() == Some(&wasmtime::Trap::MemoryOutOfBounds)
+        && is_long
+        && fault_address(error).is_some_and(|address| (1_u64 << 32) - HIGHEST_BYTES <= address)
+}
+
+/// wasmtime tells the address of a fault in words only.
+fn fault_address(error: &wasmtime::Error) -> Option<u64> {
+    error.chain().find_map(|cause| {
+        let text = cause.to_string();
+        let (_, address) = text.split_once("memory fault at wasm address 0x")?;
+        u64::from_str_radix(address.split_once(' ')?.0, 16).ok()
+    })
 }
 
 /// The innermost cause, without the backtraces that wasmtime adds as context.
@@ -235,16 +256,16 @@ pub(crate) fn backtrace(error: &wasmtime::Error) -> Vec<String> {
 /// Cuts text of a guest and escapes its control characters, so that it cannot
 /// steer a terminal or forge a line of a log.
 pub(crate) fn escape(text: &str, bytes_max: usize) -> String {
-    let cut = floor_char_boundary(text, bytes_max);
-    let mut escaped = String::with_capacity(cut + 4);
-    for character in text[..cut].chars() {
+    let kept = cut(text, bytes_max);
+    let mut escaped = String::with_capacity(kept.len() + 4);
+    for character in kept.chars() {
         if character.is_control() || is_invisible_format(character) {
             escaped.extend(character.escape_default());
         } else {
             escaped.push(character);
         }
     }
-    if cut < text.len() {
+    if kept.len() < text.len() {
         escaped.push('…');
     }
     escaped
@@ -255,11 +276,13 @@ fn is_invisible_format(character: char) -> bool {
     matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-fn floor_char_boundary(text: &str, bytes_max: usize) -> usize {
-    if text.len() <= bytes_max {
-        return text.len();
+/// The longest beginning of whole characters that has at most `bytes_max` bytes.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
     }
-    (0..=bytes_max).rev().find(|index| text.is_char_boundary(*index)).unwrap_or(0)
+    &text[..end]
 }
 
 #[cfg(test)]

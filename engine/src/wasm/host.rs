@@ -14,7 +14,7 @@ use wasmtime::{
 use super::{
     CancelFlag, EmitTarget, EntryPoint, GuestFailure, LogLevel, SandboxLimits,
     contract::{IMPORTS, WitLevel, WitMetricKind, WitVerdict},
-    guest_error::{HostTrap, MESSAGE_BYTES_MAX, escape},
+    guest_error::{HostTrap, MESSAGE_BYTES_MAX, cut, escape},
     limits::Limiter,
     log_rate::LogRate,
     metrics::{MetricRegistry, NoSuchMetric},
@@ -130,6 +130,8 @@ impl Host {
         self.emitted_bytes = 0;
         self.emitted_rows = 0;
         self.limiter.begin_call();
+        // A panic that was reported in an earlier call did not end it, so it explains nothing.
+        drop(self.take_reported());
         Ok(())
     }
 
@@ -323,8 +325,10 @@ fn add_logging(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> 
         if LogLevel::from(level) < host.target().log_level() {
             return Ok(());
         }
-        // The line is cut before it is copied out of guest memory.
-        let message = cut(&message.to_str(&store)?, host.limits.log_line_bytes);
+        // The line is cut before it is copied out of guest memory, and one character late,
+        // so that `escape` sees that something was cut.
+        let bytes_max = host.limits.log_line_bytes.saturating_add(char::MAX.len_utf8());
+        let message = cut(&message.to_str(&store)?, bytes_max).to_owned();
         store.data_mut().log(level.into(), &message);
         Ok(())
     })?;
@@ -341,19 +345,10 @@ fn add_logging(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> 
     )
 }
 
-/// One byte more than the limit is kept, so that `escape` sees that something was cut.
-fn cut(text: &str, bytes_max: usize) -> String {
-    let mut end = text.len().min(bytes_max.saturating_add(4));
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
-}
-
 fn add_metrics(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
     instance.func_wrap("register", |mut store: Caller<'_>, (node, kind, name): (u32, WitMetricKind, WasmStr)| {
         // A name above the limit is refused whole, so a cut one is as good as the rest.
-        let name = cut(&name.to_str(&store)?, MESSAGE_BYTES_MAX);
+        let name = cut(&name.to_str(&store)?, MESSAGE_BYTES_MAX).to_owned();
         Ok((store.data_mut().metrics.register(node, kind.into(), &name),))
     })?;
     instance.func_wrap("add", |mut store: Caller<'_>, (handle, delta): (u32, u64)| {
@@ -413,4 +408,80 @@ fn add_timers(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
     instance.func_wrap("processing-time", |_: Caller<'_>, (): ()| -> wasmtime::Result<(i64,)> {
         Err(not_provided("timers.processing-time"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::config::Configuration;
+
+    struct Nowhere;
+
+    impl EmitTarget for Nowhere {
+        fn emit(&mut self, _: u32, _: u32, _: &[u8]) -> Result<(), super::super::EmitError> {
+            Ok(())
+        }
+
+        fn emit_watermark(&mut self, _: u32, _: Timestamp) {}
+
+        fn emit_watermark_status(&mut self, _: u32, _: WatermarkStatus) {}
+
+        fn reject_row(&mut self, _: u32, _: &str, _: &[u8]) -> Verdict {
+            Verdict::Skip
+        }
+
+        fn log(&mut self, _: LogLevel, _: &str) {}
+    }
+
+    fn host(call_cpu_time: Duration, cancel: CancelFlag) -> Host {
+        let limits = SandboxLimits { call_cpu_time, ..SandboxLimits::from_configuration(&Configuration::default()) };
+        let clock = Clock::new_virtual(Timestamp(0));
+        Host::new(limits, 1, cancel, clock, Box::new(Nowhere))
+    }
+
+    /// Uses CPU time on the calling thread.
+    fn burn(time: Duration) {
+        let start = thread_cpu_time();
+        while thread_cpu_time() - start < time {
+            std::hint::spin_loop();
+        }
+    }
+
+    fn failure(result: wasmtime::Result<UpdateDeadline>) -> Option<GuestFailure> {
+        result.err().map(|error| error.downcast_ref::<HostTrap>().unwrap().failure)
+    }
+
+    #[test]
+    fn the_budget_is_cpu_time_of_the_thread_and_not_time_that_passes() {
+        let budget = Duration::from_millis(20);
+        let mut host = host(budget, CancelFlag::default());
+        host.begin_call(EntryPoint::ProcessBatch).unwrap();
+        assert_eq!(failure(host.on_tick()), None);
+        // The machine is busy with somebody else meanwhile.
+        std::thread::spawn(move || burn(2 * budget)).join().unwrap();
+        assert_eq!(failure(host.on_tick()), None);
+        burn(budget);
+        assert_eq!(failure(host.on_tick()), Some(GuestFailure::CpuTime));
+    }
+
+    #[test]
+    fn each_call_has_a_budget_of_its_own() {
+        let budget = Duration::from_millis(20);
+        let mut host = host(budget, CancelFlag::default());
+        for _ in 0..3 {
+            host.begin_call(EntryPoint::ProcessBatch).unwrap();
+            assert_eq!(failure(host.on_tick()), None);
+            burn(budget * 3 / 4);
+        }
+    }
+
+    #[test]
+    fn a_cancel_ends_the_call_at_the_next_tick_and_all_later_ones_before_they_begin() {
+        let cancel = CancelFlag::default();
+        let mut host = host(Duration::MAX, cancel.clone());
+        host.begin_call(EntryPoint::ProcessBatch).unwrap();
+        cancel.cancel();
+        assert_eq!(failure(host.on_tick()), Some(GuestFailure::Canceled));
+        assert_eq!(host.begin_call(EntryPoint::Close).unwrap_err().failure, GuestFailure::Canceled);
+    }
 }

@@ -16,15 +16,19 @@ use wasmtime::{
 use super::{
     EntryPoint, GuestError, GuestFailure, SandboxLimits,
     contract::{self, WitBatchKind, WitOperatorContext, WitSourceStatus, WitStatus, WitStreamGraph},
-    guest_error::{CallEvidence, MESSAGE_BYTES_MAX, backtrace, classify, escape},
+    guest_error::{CallEvidence, MESSAGE_BYTES_MAX, backtrace, classify, cut, escape},
     host::{Host, Reported},
     limits::COMPONENT_HANDLES_MAX,
     ticker::Ticker,
 };
 use crate::graph::stream_graph::StreamGraph;
 
-/// What a list or a graph may take of the host's memory beyond the emitted rows.
+/// What messages and names may take of the host's memory beyond the emitted rows.
 const HOSTCALL_BYTES_EXTRA: usize = 1 << 20;
+/// What a graph or a description may take of the host's memory.
+const PLAN_BYTES_MAX: usize = 16 << 20;
+/// Bytes kept of a description.
+const DESCRIPTION_BYTES_MAX: usize = 64 << 10;
 /// Bytes of the mark: node and row.
 const MARK_BYTES: usize = 8;
 
@@ -92,6 +96,8 @@ pub(crate) struct Instance {
     instance: WasmInstance,
     template: Arc<InstanceTemplate>,
     mark: Option<Mark>,
+    /// What one call may hand over to the host.
+    hostcall_bytes: usize,
 }
 
 /// Where the guest notes what runs, and which of its claims can be true.
@@ -119,9 +125,10 @@ impl Instance {
                 backtrace: Vec::new(),
             });
         }
+        let hostcall_bytes = limits.emit_bytes_max.saturating_add(HOSTCALL_BYTES_EXTRA);
         let mut store = Store::new(template.pre.engine(), host);
+        store.set_hostcall_fuel(hostcall_bytes);
         store.limiter(|host| &mut host.limiter);
-        store.set_hostcall_fuel(limits.emit_bytes_max.saturating_add(HOSTCALL_BYTES_EXTRA));
         store.set_max_component_handles(COMPONENT_HANDLES_MAX);
         store.epoch_deadline_callback(|mut store| store.data_mut().on_tick());
         store.set_epoch_deadline(1);
@@ -130,7 +137,7 @@ impl Instance {
             template.pre.instantiate(&mut store)
         };
         match instantiated {
-            Ok(instance) => Ok(Self { store, instance, template, mark: None }),
+            Ok(instance) => Ok(Self { store, instance, template, mark: None, hostcall_bytes }),
             Err(error) => Err(failed_call(&template, &mut store, None, EntryPoint::Instantiate, None, &error)),
         }
     }
@@ -139,6 +146,7 @@ impl Instance {
     pub(crate) fn plan(&mut self, args: &[String]) -> Result<StreamGraph, GuestError> {
         type Plan = TypedFunc<(&'static [String],), (Result<WitStreamGraph, String>,)>;
         let plan: Plan = self.export(&self.template.exports.plan.clone());
+        self.store.set_hostcall_fuel(PLAN_BYTES_MAX);
         let (planned,) = self.call(EntryPoint::Plan, None, plan, (args,))?;
         match planned {
             Ok(graph) => Ok(graph.into()),
@@ -149,11 +157,15 @@ impl Instance {
     /// Calls `program.describe`.
     pub(crate) fn describe(&mut self) -> Result<String, GuestError> {
         let describe: TypedFunc<(), (String,)> = self.export(&self.template.exports.describe.clone());
-        Ok(self.call(EntryPoint::Describe, None, describe, ())?.0)
+        self.store.set_hostcall_fuel(PLAN_BYTES_MAX);
+        let (text,) = self.call(EntryPoint::Describe, None, describe, ())?;
+        let lines = text.lines().map(|line| escape(line, DESCRIPTION_BYTES_MAX)).collect::<Vec<_>>().join("\n");
+        Ok(cut(&lines, DESCRIPTION_BYTES_MAX).to_owned())
     }
 
     /// Calls `operator-chain.open`, after it learnt where the guest's mark is.
     pub(crate) fn open(&mut self, context: &WitOperatorContext, nodes: &[u32]) -> Result<(), GuestError> {
+        self.store.set_hostcall_fuel(self.hostcall_bytes);
         let mark_address: TypedFunc<(), (u32,)> = self.export(&self.template.exports.mark_address.clone());
         let (address,) = self.call(EntryPoint::Open, None, mark_address, ())?;
         self.mark = usize::try_from(address).ok().map(|address| Mark { address, nodes: nodes.to_owned() });

@@ -17,6 +17,8 @@ mod runtime;
 mod segment;
 mod structure;
 mod ticker;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

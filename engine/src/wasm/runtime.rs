@@ -198,7 +198,7 @@ impl PluginRuntime {
             digest: plugin.digest(),
             template: Arc::new(template),
             clock: self.clock.clone(),
-            _code: code,
+            code,
         }))
     }
 
@@ -351,7 +351,7 @@ pub struct CompiledPlugin {
     template: Arc<InstanceTemplate>,
     clock: Clock,
     /// Held so that the runtime finds the code as long as it is in use.
-    _code: Arc<PluginCode>,
+    code: Arc<PluginCode>,
 }
 
 impl CompiledPlugin {
@@ -363,6 +363,11 @@ impl CompiledPlugin {
     /// File name.
     pub fn name(&self) -> &str {
         &self.template.plugin
+    }
+
+    /// True if both were made of one compilation.
+    pub fn shares_code_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.code, &other.code)
     }
 
     /// Runs the program in a fresh instance and returns the graph it declares.

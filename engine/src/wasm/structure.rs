@@ -341,8 +341,9 @@ impl Structure {
                 let field = field?;
                 for value in field.values {
                     let value = value?;
-                    if self.producers.len() < PRODUCERS_MAX {
-                        self.producers.push(format!("{}: {} {}", field.name, value.name, value.version));
+                    let producer = format!("{}: {} {}", field.name, value.name, value.version);
+                    if self.producers.len() < PRODUCERS_MAX && !self.producers.contains(&producer) {
+                        self.producers.push(producer);
                     }
                 }
             }

@@ -1,9 +1,11 @@
 //! `#[derive(Record)]` and `#[derive(Key)]`.
 
+use std::ops::Range;
+
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 use syn::{
-    Data, DataEnum, DeriveInput, Error, Field, Fields, GenericParam, Lifetime, LitStr, Result, Type, Variant,
+    Data, DataEnum, DeriveInput, Error, Field, Fields, GenericParam, Lifetime, LitStr, Member, Result, Type, Variant,
     ext::IdentExt,
 };
 
@@ -112,6 +114,10 @@ fn struct_body(name: &Ident, fields: &Fields) -> Result<Body> {
         }
     }
     let members: Vec<_> = fields.members().collect();
+    let runs = runs(&types);
+    let locals: Vec<_> = (0..types.len()).map(|index| format_ident!("__field{index}")).collect();
+    let reads = runs.iter().map(|run| run.read(&types, &locals));
+    let writes = runs.iter().map(|run| run.write(&types, &members));
     Ok(Body {
         descriptor: quote! {
             ::engine_sdk::__private::TypeDescriptor::Struct {
@@ -123,14 +129,98 @@ fn struct_body(name: &Ident, fields: &Fields) -> Result<Body> {
             }
         },
         read: quote! {
-            ::core::result::Result::Ok(Self {
-                #(#members: <#types as ::engine_sdk::__private::Value<'_>>::read(__reader)?,)*
-            })
+            #(#reads)*
+            ::core::result::Result::Ok(Self { #(#members: #locals,)* })
         },
-        write: quote! {
-            #(::engine_sdk::__private::Value::write(&self.#members, __out);)*
-        },
+        write: quote!(#(#writes)*),
     })
+}
+
+/// Fields that follow one another: numbers, which are read and written at once with
+/// one check of the length, or a single field of another type.
+enum Run {
+    /// Indexes of the fields.
+    Numbers(Range<usize>),
+    /// Index of the field.
+    Other(usize),
+}
+
+/// Cuts the fields into runs.
+fn runs(types: &[&Type]) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for (index, field) in types.iter().enumerate() {
+        match (width(field), runs.last_mut()) {
+            (Some(_), Some(Run::Numbers(run))) => run.end = index + 1,
+            (Some(_), _) => runs.push(Run::Numbers(index..index + 1)),
+            (None, _) => runs.push(Run::Other(index)),
+        }
+    }
+    runs
+}
+
+/// Bytes of a number's encoding; none if the type is not one by its name.
+fn width(field: &Type) -> Option<usize> {
+    let Type::Path(path) = field else {
+        return None;
+    };
+    match path.path.get_ident()?.to_string().as_str() {
+        "u8" | "i8" => Some(1),
+        "u16" | "i16" => Some(2),
+        "u32" | "i32" | "f32" => Some(4),
+        "u64" | "i64" | "f64" => Some(8),
+        _ => None,
+    }
+}
+
+impl Run {
+    fn read(&self, types: &[&Type], locals: &[Ident]) -> TokenStream {
+        match self {
+            Self::Other(index) => {
+                let (field, local) = (types[*index], &locals[*index]);
+                quote!(let #local = <#field as ::engine_sdk::__private::Value<'_>>::read(__reader)?;)
+            }
+            Self::Numbers(run) => {
+                let (bytes, ranges) = layout(&types[run.clone()]);
+                let (types, locals) = (&types[run.clone()], &locals[run.clone()]);
+                let values = ranges.into_iter().map(|places| quote!([#(__run[#places]),*]));
+                quote! {
+                    let __run = __reader.array::<#bytes>()?;
+                    #(let #locals = ::core::primitive::#types::from_le_bytes(#values);)*
+                }
+            }
+        }
+    }
+
+    fn write(&self, types: &[&Type], members: &[Member]) -> TokenStream {
+        match self {
+            Self::Other(index) => {
+                let member = &members[*index];
+                quote!(::engine_sdk::__private::Value::write(&self.#member, __out);)
+            }
+            Self::Numbers(run) => {
+                let (bytes, ranges) = layout(&types[run.clone()]);
+                let (types, members) = (&types[run.clone()], &members[run.clone()]);
+                let (starts, ends): (Vec<_>, Vec<_>) = ranges.into_iter().map(|range| (range.start, range.end)).unzip();
+                quote! {
+                    let mut __run = [0_u8; #bytes];
+                    #(__run[#starts..#ends].copy_from_slice(&::core::primitive::#types::to_le_bytes(self.#members));)*
+                    __out.extend_from_slice(&__run);
+                }
+            }
+        }
+    }
+}
+
+/// Bytes of all numbers, and the range of each.
+fn layout(types: &[&Type]) -> (usize, Vec<Range<usize>>) {
+    let mut end = 0;
+    let ranges = types.iter().map(|field| {
+        let start = end;
+        end += width(field).expect("runs are made of numbers");
+        start..end
+    });
+    let ranges = ranges.collect();
+    (end, ranges)
 }
 
 /// The name of a field in the descriptor.
@@ -264,7 +354,7 @@ fn record_impl(name: &Ident, is_borrowed: bool) -> TokenStream {
                 <Self as ::engine_sdk::__private::Value<'_>>::descriptor(nesting)
             }
 
-            #[inline]
+            #[inline(always)]
             fn decode<__R>(
                 payload: &[u8],
                 f: impl ::core::ops::FnOnce(Self::View<'_>) -> __R,
@@ -272,7 +362,7 @@ fn record_impl(name: &Ident, is_borrowed: bool) -> TokenStream {
                 ::core::result::Result::Ok(f(::engine_sdk::__private::decode_value(payload)?))
             }
 
-            #[inline]
+            #[inline(always)]
             fn encode(record: Self::Ref<'_>, payload: &mut ::std::vec::Vec<u8>) {
                 ::engine_sdk::__private::Value::write(record, payload);
             }

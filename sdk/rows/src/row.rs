@@ -99,9 +99,11 @@ impl<'a> Rows<'a> {
 #[inline]
 pub fn append_with(batch: &mut Vec<u8>, key_hash: u32, timestamp: i64, write: impl FnOnce(&mut Vec<u8>)) {
     let start = batch.len();
-    batch.extend_from_slice(&[0; 4]);
-    batch.extend_from_slice(&key_hash.to_le_bytes());
-    batch.extend_from_slice(&timestamp.to_le_bytes());
+    // One append, and so one check of the capacity, instead of three.
+    let mut header = [0; HEADER_BYTES];
+    header[4..8].copy_from_slice(&key_hash.to_le_bytes());
+    header[8..].copy_from_slice(&timestamp.to_le_bytes());
+    batch.extend_from_slice(&header);
     write(batch);
     let length = u32::try_from(batch.len() - start - HEADER_BYTES).expect("a row is shorter than 4 GiB");
     batch[start..start + 4].copy_from_slice(&length.to_le_bytes());

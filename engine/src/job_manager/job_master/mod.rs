@@ -314,7 +314,7 @@ impl JobMaster {
             }
         }
         self.free_idle_slots(now);
-        if self.pool.take_request_timeout(now) {
+        if self.pool.take_request_timeout(now) && !self.waiting_regions.is_empty() {
             self.fail_slot_request(now);
         }
         self.retry_cancels(now);

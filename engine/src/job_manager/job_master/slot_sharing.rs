@@ -195,14 +195,17 @@ mod tests {
     }
 
     #[test]
-    fn co_located_subtasks_of_one_index_share_although_others_are_nearer() {
-        let builder = GraphBuilder::default()
-            .vertex("a", 3)
-            .vertex("b", 3)
-            .co_locate("a", "x")
-            .co_locate("b", "x")
-            .edge("a", "b", DistributionPattern::AllToAll);
-        assert_eq!(slots(builder), ["a0 b0", "a1 b1", "a2 b2"]);
+    fn co_located_subtasks_of_one_index_share_although_a_producer_is_elsewhere() {
+        let builder = || {
+            GraphBuilder::default().vertex("a", 4).vertex("b", 2).vertex("c", 2).edge(
+                "a",
+                "c",
+                DistributionPattern::Pointwise,
+            )
+        };
+        // c1 reads a2 and a3.
+        assert_eq!(slots(builder()), ["a0 b0 c0", "a1 b1", "a2 c1", "a3"]);
+        assert_eq!(slots(builder().co_locate("b", "x").co_locate("c", "x")), ["a0 b0 c0", "a1 b1 c1", "a2", "a3"]);
     }
 
     #[test]

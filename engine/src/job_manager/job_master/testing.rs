@@ -185,11 +185,11 @@ impl Journal {
             enumerators: Arc::new(move |spec, parallelism, record_type, _| {
                 of_sources.note(format!("enumerator {} of {parallelism} {record_type}", spec.name));
                 fail_if(spec, "enumerator")?;
-                let splits = spec.options.get("splits").map_or(0, |splits| splits.parse().unwrap());
+                let splits = spec.options.get("splits").map_or(0, |splits| splits.parse::<u32>().unwrap());
                 Ok(Box::new(JournalEnumerator {
                     journal: of_sources.clone(),
                     spec: spec.clone(),
-                    splits: (0..splits).collect(),
+                    splits: (0..splits).map(|number| number.to_le_bytes()[0]).collect(),
                 }))
             }),
             committers: Arc::new(move |spec, parallelism, record_type, _| {

@@ -70,7 +70,7 @@ fn declared(sent: &[Envelope]) -> Option<u32> {
         }
         _ => None,
     });
-    totals.last()
+    totals.reduce(|_, last| last)
 }
 
 /// Answers all deployments of a region with RUNNING.
@@ -449,6 +449,43 @@ fn only_the_failed_region_restarts_and_its_splits_and_output_are_made_again() {
 }
 
 #[test]
+fn a_source_that_dealt_too_many_splits_to_remember_restarts_as_a_whole() {
+    let (mut harness, deployed) = Harness::running(pipelines(2).option("splits", "200000"), FIXED_DELAY);
+    let [source0, sink0] = [0, 1].map(|task| deployed[task].attempt);
+    for _ in 0..100_001 {
+        harness.master.coordinators.next_split(source0.execution_vertex, 1).unwrap();
+    }
+    harness.journal.take();
+    harness.report(sink0, TaskState::Failed);
+    assert_eq!(harness.take_canceled(), ["source0#0", "source1#0", "sink1#0"]);
+    for deployment in &deployed {
+        harness.report(deployment.attempt, TaskState::Canceled);
+    }
+    harness.advance(3 * SECOND);
+    assert_eq!(harness.journal.take(), ["enumerator test of 2 string", "abort", "prepare"]);
+    assert_eq!(harness.states(), "source0#1 DEPLOYING, source1#1 DEPLOYING, sink0#1 DEPLOYING, sink1#1 DEPLOYING");
+}
+
+#[test]
+fn splits_forgotten_while_a_region_waits_for_its_restart_make_all_restart() {
+    let (mut harness, deployed) = Harness::running(pipelines(2).option("splits", "200000"), FIXED_DELAY);
+    let [source0, sink0, source1, sink1] = [0, 1, 2, 3].map(|task| deployed[task].attempt);
+    harness.report(source0, TaskState::Failed);
+    harness.report(sink0, TaskState::Canceled);
+    for _ in 0..100_001 {
+        harness.master.coordinators.next_split(source1.execution_vertex, 1).unwrap();
+    }
+    harness.advance(3 * SECOND);
+    assert_eq!(harness.states(), "source0#1 CANCELED, source1#0 CANCELING, sink0#1 CANCELED, sink1#0 CANCELING");
+    harness.report(source1, TaskState::Canceled);
+    harness.report(sink1, TaskState::Canceled);
+    harness.advance(3 * SECOND);
+    assert_eq!(harness.states(), "source0#2 DEPLOYING, source1#1 DEPLOYING, sink0#2 DEPLOYING, sink1#1 DEPLOYING");
+    let details = harness.consistent_details();
+    assert!(details.failures[0].cause.message.contains("can only restart as a whole"));
+}
+
+#[test]
 fn a_whole_restart_makes_new_enumerators_and_cleans_destinations() {
     let mut settings = FIXED_DELAY.to_vec();
     settings.push(("jobmanager.execution.failover-strategy", "full"));
@@ -731,6 +768,23 @@ fn too_few_slots_fail_the_job_after_five_minutes_with_advice() {
         "the job needs 4 slots, but only 2 are available after 5 min: start more TaskManagers, \
          raise \"taskmanager.numberOfTaskSlots\", or submit with a lower parallelism"
     );
+}
+
+#[test]
+fn a_job_that_is_being_cancelled_asks_for_no_slots() {
+    let mut harness = Harness::start(pipelines(2), &[]);
+    harness.register();
+    harness.offer("te", 1);
+    let attempts = harness.take_deployed().iter().map(|it| it.attempt).collect::<Vec<_>>();
+    harness.deliver(Address::Dispatcher, JobMasterMessage::Cancel);
+    for _ in 0..40 {
+        harness.advance(10 * SECOND);
+        harness.heartbeat("te", &attempts);
+    }
+    assert_eq!(harness.status(), JobStatus::Canceling);
+    assert_eq!(harness.consistent_details().failures, []);
+    harness.heartbeat("te", &[]);
+    assert_eq!(harness.status(), JobStatus::Canceled);
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub enum ChannelSelector {
     /// Shuffle: each row to a random channel.
     Random {
         /// Source of the choices.
-        rng: StdRng,
+        rng: Box<StdRng>,
         /// Number of channels.
         channels: usize,
     },
@@ -79,7 +79,7 @@ impl ChannelSelector {
             // A random start, so that short streams do not all go to consumer 0.
             Partitioner::Rebalance => Self::RoundRobin { last: rand::rng().random_range(0..count), channels: count },
             Partitioner::Rescale => Self::RoundRobin { last: count - 1, channels: count },
-            Partitioner::Shuffle => Self::Random { rng: StdRng::from_rng(&mut rand::rng()), channels: count },
+            Partitioner::Shuffle => Self::Random { rng: Box::new(StdRng::from_rng(&mut rand::rng())), channels: count },
             Partitioner::Hash => {
                 assert!(channels <= consumer_max_parallelism, "each subtask owns a key group");
                 let owner = |group| key_group::subtask_index(group, consumer_max_parallelism, channels);

@@ -9,7 +9,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use engine_rows::row::{HEADER_BYTES, Rows};
+use engine_rows::row::HEADER_BYTES;
 use rand::Rng;
 
 use super::{

@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicI64, AtomicU64, Ordering},
 };
 
+use crate::wasm::MetricSnapshot;
+
 /// Counters of one operator, where the host sees its rows: at the ends of a
 /// fused segment, and at sources and sinks.
 #[derive(Debug, Default)]
@@ -30,14 +32,16 @@ pub struct TaskCounters {
     pub rejected_rows: AtomicU64,
     /// Bytes of guest memory.
     pub guest_memory_bytes: AtomicU64,
+    /// Log lines of the guests that were dropped.
+    pub log_lines_dropped: AtomicU64,
     /// CPU time of the task's thread in nanoseconds.
     pub cpu_ns: AtomicU64,
     /// Watermark over all inputs, [`i64::MIN`] before the first.
     pub input_watermark: AtomicI64,
     /// By node, in ascending order.
     pub operators: Vec<(u32, Arc<OperatorCounters>)>,
-    /// Metrics of the guests: node, name, value.
-    pub guest_metrics: Mutex<Vec<(u32, String, f64)>>,
+    /// Metrics of the guests.
+    pub guest_metrics: Mutex<Vec<MetricSnapshot>>,
 }
 
 impl TaskCounters {
@@ -52,6 +56,7 @@ impl TaskCounters {
             bytes_out: AtomicU64::new(0),
             rejected_rows: AtomicU64::new(0),
             guest_memory_bytes: AtomicU64::new(0),
+            log_lines_dropped: AtomicU64::new(0),
             cpu_ns: AtomicU64::new(0),
             input_watermark: AtomicI64::new(i64::MIN),
             operators,

@@ -10,8 +10,9 @@ mod metrics;
 mod operator_chain;
 mod outputs;
 mod row_errors;
+mod wasm_segment;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     base::{
@@ -22,7 +23,7 @@ use crate::{
     connector::{ConnectorError, ReaderContext, SinkWriter, SourceReader, WriterContext},
     graph::stream_graph::ConnectorSpec,
     task_manager::network::{Progress, ResultPartition, RoutingError},
-    wasm::{CancelFlag, GuestError, Replay, SandboxLimits, SegmentContext, SourceStatus},
+    wasm::{CancelFlag, GuestError, MetricSnapshot, Replay, SandboxLimits, SegmentContext, SourceStatus},
 };
 
 pub use chain_plan::{ChainPlan, Destination, GateTarget, PlanError, PlannedKind, PlannedNode, PlannedOutput};
@@ -94,7 +95,13 @@ pub trait GuestSegment {
     fn outputs(&mut self) -> &mut Outputs;
 
     /// Bytes of memory that the instance holds.
-    fn memory_bytes(&self) -> u64;
+    fn memory_bytes(&self) -> usize;
+
+    /// Metrics of the operators.
+    fn metrics(&self) -> Vec<MetricSnapshot>;
+
+    /// Log lines that were above the rate.
+    fn dropped_log_lines(&self) -> u64;
 }
 
 /// A plugin that is ready to run.
@@ -225,12 +232,6 @@ impl From<Interrupted> for OperatorError {
 impl From<RowErrorsError> for OperatorError {
     fn from(error: RowErrorsError) -> Self {
         Self::RowErrors(error)
-    }
-}
-
-impl fmt::Debug for dyn Plugin {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Plugin")
     }
 }
 

@@ -9,10 +9,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap},
     rc::Rc,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -25,7 +22,7 @@ use crate::{
     base::{
         clock::{Clock, Timestamp},
         ids::BlobDigest,
-        stream_element::{RecordBatch, StopMode, StreamElement, WatermarkStatus},
+        stream_element::{RecordBatch, StopMode, StreamElement},
     },
     connector::{
         Committable, ConnectorError, Permissions, ReaderContext, ReaderOutput, SinkWriter, SourceSplit, WriterContext,
@@ -203,47 +200,49 @@ impl OperatorChain {
         max_bytes: usize,
         backpressure: &mut dyn Backpressure,
     ) -> Result<SourcePoll, OperatorError> {
-        match &mut self.nodes[place].kind {
-            NodeKind::Source(source) => {
-                let output = source.reader.borrow_mut().poll(max_bytes);
-                match output.map_err(|error| source.failed(error))? {
-                    ReaderOutput::Records(batch) => {
-                        source.outputs.emit_batch(&batch).map_err(|error| OperatorError::Routing {
-                            node: source.node,
-                            error,
-                        })?;
-                        let origin = Origin::Source(source.place);
-                        self.set_origin(origin);
-                        self.counters.count_in(batch.count, batch.data.len());
-                        self.drain(place, backpressure)?;
-                        Ok(SourcePoll::More)
-                    }
-                    ReaderOutput::NeedSplit => Ok(SourcePoll::NeedSplit),
-                    ReaderOutput::Idle(pause) => Ok(SourcePoll::Idle(pause)),
-                    ReaderOutput::End => {
-                        self.end_source(place, backpressure)?;
-                        Ok(SourcePoll::Ended)
-                    }
-                }
+        let poll = match &mut self.nodes[place].kind {
+            NodeKind::Source(_) => self.poll_native_source(place, max_bytes)?,
+            NodeKind::SourceSegment(_) => self.poll_guest_source(place, max_bytes)?,
+            NodeKind::Segment(_) | NodeKind::Sink(_) => unreachable!("only sources are polled"),
+        };
+        self.drain(place, backpressure)?;
+        if poll == SourcePoll::Ended {
+            self.end_source(place, backpressure)?;
+        }
+        Ok(poll)
+    }
+
+    fn poll_native_source(&mut self, place: usize, max_bytes: usize) -> Result<SourcePoll, OperatorError> {
+        let NodeKind::Source(source) = &mut self.nodes[place].kind else { unreachable!("asked for a native source") };
+        let polled = source.reader.borrow_mut().poll(max_bytes);
+        let output = polled.map_err(|error| {
+            // A row that could not be put aside fails the reader too; the cause is the file.
+            let failure = self.row_errors.borrow_mut().take_failure();
+            failure.map_or_else(|| source.failed(error), OperatorError::RowErrors)
+        })?;
+        match output {
+            ReaderOutput::Records(batch) => {
+                let emitted = source.outputs.emit_batch(&batch);
+                emitted.map_err(|error| OperatorError::Routing { node: source.node, error })?;
+                let origin = Origin::Source(source.place);
+                self.set_origin(origin);
+                self.counters.count_in(batch.count, batch.data.len());
+                Ok(SourcePoll::More)
             }
-            NodeKind::SourceSegment(segment) => {
-                let max_bytes = u32::try_from(max_bytes).unwrap_or(u32::MAX);
-                let before = self.nodes[place].counters.records_out.load(Ordering::Relaxed);
-                let NodeKind::SourceSegment(segment) = &mut self.nodes[place].kind else { return Ok(SourcePoll::Ended) };
-                let status = segment.poll_source(max_bytes).map_err(|error| self.guest_failed(error, None))?;
-                let read = self.nodes[place].counters.records_out.load(Ordering::Relaxed) - before;
-                self.counters.records_in.fetch_add(read, Ordering::Relaxed);
-                self.drain(place, backpressure)?;
-                match status {
-                    SourceStatus::More => Ok(SourcePoll::More),
-                    SourceStatus::Idle => Ok(SourcePoll::Idle(GUEST_SOURCE_PAUSE)),
-                    SourceStatus::End => {
-                        self.end_source(place, backpressure)?;
-                        Ok(SourcePoll::Ended)
-                    }
-                }
-            }
-            NodeKind::Segment(_) | NodeKind::Sink(_) => Ok(SourcePoll::Ended),
+            ReaderOutput::NeedSplit => Ok(SourcePoll::NeedSplit),
+            ReaderOutput::Idle(pause) => Ok(SourcePoll::Idle(pause)),
+            ReaderOutput::End => Ok(SourcePoll::Ended),
+        }
+    }
+
+    fn poll_guest_source(&mut self, place: usize, max_bytes: usize) -> Result<SourcePoll, OperatorError> {
+        let node = &mut self.nodes[place];
+        let NodeKind::SourceSegment(segment) = &mut node.kind else { unreachable!("asked for a guest source") };
+        let status = segment.poll_source(u32::try_from(max_bytes).unwrap_or(u32::MAX));
+        match status.map_err(|error| self.guest_failed(error, None))? {
+            SourceStatus::More => Ok(SourcePoll::More),
+            SourceStatus::Idle => Ok(SourcePoll::Idle(GUEST_SOURCE_PAUSE)),
+            SourceStatus::End => Ok(SourcePoll::Ended),
         }
     }
 
@@ -364,8 +363,8 @@ impl OperatorChain {
     ) -> Result<(), OperatorError> {
         for update in updates.into_iter().flatten() {
             for combined in self.nodes[to.node].combined.update(to.input, update).into_iter().flatten() {
-                if to.node == 0 {
-                    let watermark = self.nodes[0].combined.watermark();
+                if self.gates.first().is_some_and(|gate| gate.node == to.node) {
+                    let watermark = self.nodes[to.node].combined.watermark();
                     self.counters.input_watermark.store(watermark.0, Ordering::Relaxed);
                 }
                 let NodeKind::Segment(segment) = &mut self.nodes[to.node].kind else { continue };
@@ -382,7 +381,6 @@ impl OperatorChain {
 
     /// Hands on what a node emitted: first within the chain, then into the channels.
     fn drain(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
-        let node = &mut self.nodes[place];
         while let Some((output, element)) = self.nodes[place].outputs().and_then(Outputs::take_local) {
             let targets = Rc::clone(&self.nodes[place].locals[output]);
             for target in targets.iter() {
@@ -472,11 +470,7 @@ impl OperatorChain {
         Ok(committables)
     }
 
-    fn broadcast(
-        &mut self,
-        element: &StreamElement,
-        backpressure: &mut dyn Backpressure,
-    ) -> Result<(), OperatorError> {
+    fn broadcast(&mut self, element: &StreamElement, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
         for outputs in self.nodes.iter_mut().filter_map(ChainNode::outputs) {
             outputs.broadcast(element);
             outputs.send_pending(backpressure)?;
@@ -503,7 +497,7 @@ impl OperatorChain {
         Ok(next)
     }
 
-    /// Hands what sinks buffered to the outside. Returns false if there was nothing.
+    /// Hands what sinks buffered, and rows that were put aside, to the outside.
     ///
     /// # Errors
     /// Returns an error if an output cannot be written.
@@ -520,15 +514,24 @@ impl OperatorChain {
         Ok(())
     }
 
-    /// Publishes what only this thread can read.
+    /// Publishes what only this thread can read of the guests.
+    ///
+    /// # Panics
+    /// Panics if a reader of the metrics panicked.
     pub fn publish_metrics(&self) {
         let mut bytes = 0;
+        let mut dropped_log_lines = 0;
+        let mut metrics = Vec::new();
         for node in &self.nodes {
             if let NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) = &node.kind {
-                bytes += segment.memory_bytes();
+                bytes += segment.memory_bytes() as u64;
+                dropped_log_lines += segment.dropped_log_lines();
+                metrics.extend(segment.metrics());
             }
         }
-        AtomicU64::store(&self.counters.guest_memory_bytes, bytes, Ordering::Relaxed);
+        self.counters.guest_memory_bytes.store(bytes, Ordering::Relaxed);
+        self.counters.log_lines_dropped.store(dropped_log_lines, Ordering::Relaxed);
+        *self.counters.guest_metrics.lock().expect("readers only copy") = metrics;
     }
 
     fn guest_failed(&self, error: GuestError, input: Option<u32>) -> OperatorError {
@@ -644,9 +647,7 @@ impl Opener<'_> {
             record_type: operator.node.output_type.clone().unwrap_or_default(),
             permissions: Arc::clone(&self.setup.permissions),
             clock: self.setup.clock.clone(),
-            reject: Box::new(move |row| {
-                row_errors.borrow_mut().reject(node, row.position, row.message, row.payload)
-            }),
+            reject: Box::new(move |row| row_errors.borrow_mut().reject(node, row.position, row.message, row.payload)),
         };
         let reader = self.setup.connectors.create_reader(connector, context);
         let reader = reader.map_err(|error| OperatorError::Connector { node, error, position: String::new() })?;
@@ -655,7 +656,11 @@ impl Opener<'_> {
         Ok(NativeSource { node, reader, place, outputs: self.outputs(planned) })
     }
 
-    fn open_sink(&mut self, operator: &ChainedOperator, connector: &ConnectorSpec) -> Result<NativeSink, OperatorError> {
+    fn open_sink(
+        &mut self,
+        operator: &ChainedOperator,
+        connector: &ConnectorSpec,
+    ) -> Result<NativeSink, OperatorError> {
         let node = operator.node.id;
         let context = WriterContext {
             subtask_index: self.setup.context.subtask_index,

@@ -15,9 +15,7 @@ use std::{
 use bytes::Bytes;
 use engine_rows::row::Rows;
 
-use super::{
-    Backpressure, Destination, Interrupted, OperatorCounters, PlannedOutput, RowErrors, TaskCounters,
-};
+use super::{Backpressure, Destination, Interrupted, OperatorCounters, PlannedOutput, RowErrors, TaskCounters};
 use crate::{
     base::{
         clock::Timestamp,

@@ -211,9 +211,7 @@ impl RowErrors {
             return Err(failure);
         }
         match &mut self.file {
-            Some((path, file)) => {
-                file.flush().map_err(|source| RowErrorsError::Write { path: path.clone(), source })
-            }
+            Some((path, file)) => file.flush().map_err(|source| RowErrorsError::Write { path: path.clone(), source }),
             None => Ok(()),
         }
     }

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use engine_rows::row::{self, Row};
+use engine_rows::row::{self, Row, Rows};
 use proptest::prelude::*;
 use rand::{Rng as _, SeedableRng, rngs::StdRng};
 
@@ -474,7 +474,9 @@ fn model(selector: &mut ChannelSelector, rows: &[(u32, Vec<u8>)], channels: usiz
 fn selector(partitioner: Partitioner, channels: u32) -> ChannelSelector {
     match ChannelSelector::new(partitioner, channels, 128) {
         ChannelSelector::RoundRobin { channels, .. } => ChannelSelector::RoundRobin { last: 0, channels },
-        ChannelSelector::Random { channels, .. } => ChannelSelector::Random { rng: StdRng::seed_from_u64(7), channels },
+        ChannelSelector::Random { channels, .. } => {
+            ChannelSelector::Random { rng: Box::new(StdRng::seed_from_u64(7)), channels }
+        }
         other => other,
     }
 }

@@ -1,0 +1,532 @@
+//! Makes record batches of blocks of lines: text as it is, or rows by the
+//! projecting readers of JSON and CSV.
+//!
+//! Text is handed on in the buffer it was read into. Blank lines are records of
+//! the format `lines` and are passed over in the other two.
+
+use std::mem;
+
+use bytes::Bytes;
+use engine_rows::{
+    csv::CsvReader,
+    descriptor::TypeDescriptor,
+    json::{JsonReader, UnsupportedType},
+    row::{self, NO_TIMESTAMP},
+};
+
+use super::{ConnectorError, Role, options::Options};
+use crate::{
+    base::stream_element::{BatchKind, RecordBatch},
+    graph::stream_graph::ConnectorSpec,
+};
+
+/// Options of every source that reads text.
+pub(super) const FORMAT_OPTIONS: [&str; 3] = ["format", "csv-delimiter", "csv-header"];
+
+/// How lines are decoded.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Format {
+    Lines,
+    Json,
+    Csv { delimiter: u8, header: bool },
+}
+
+impl Format {
+    pub(super) fn parse(options: &Options<'_>) -> Result<Self, ConnectorError> {
+        let delimiter = match options.text("csv-delimiter") {
+            None => b',',
+            Some("\\t" | "tab") => b'\t',
+            Some(text) => match text.as_bytes() {
+                [byte] if byte.is_ascii() && !b"\"\r\n".contains(byte) => *byte,
+                _ => {
+                    return Err(
+                        options.error("csv-delimiter", format!("expected one ASCII character, found \"{text}\""))
+                    );
+                }
+            },
+        };
+        let header = options.value::<bool>("csv-header")?.unwrap_or(false);
+        let csv = Self::Csv { delimiter, header };
+        let format = options.choice("format", &[("lines", Self::Lines), ("json", Self::Json), ("csv", csv)])?;
+        let for_csv = ["csv-delimiter", "csv-header"].into_iter().find(|option| options.text(option).is_some());
+        match (for_csv, format) {
+            (Some(option), Self::Lines | Self::Json) => Err(options.error(option, "is for format csv only")),
+            _ => Ok(format),
+        }
+    }
+}
+
+/// A line that does not fit the record type.
+#[derive(Debug)]
+pub(super) struct Refused<'a> {
+    /// In bytes from the start of the file or stream.
+    pub(super) offset: u64,
+    /// Lines of the split before this one.
+    pub(super) lines_before: u64,
+    pub(super) message: &'a str,
+    pub(super) payload: &'a [u8],
+    /// A header: without it, none of the lines behind it can be read.
+    pub(super) is_header: bool,
+}
+
+/// Decides over a refused line: an error ends decoding.
+pub(super) type Refuse<'a> = dyn FnMut(Refused<'_>) -> Result<(), ConnectorError> + 'a;
+
+/// Decodes the lines of one split after the other.
+#[derive(Debug)]
+pub(super) struct RecordDecoder {
+    kind: Kind,
+    /// What the header needs to be read, if there is one.
+    header: bool,
+    /// The next line is the header.
+    header_expected: bool,
+    /// Lines of the split that were decoded or refused.
+    lines: u64,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// Lines that are handed on.
+    Text(Bytes),
+    /// As [`Kind::Text`], but not of UTF-8: each line becomes a row.
+    Bytes(Bytes),
+    Json(Box<JsonReader>, Undecoded),
+    Csv(Box<CsvReader>, Undecoded),
+}
+
+/// Lines of UTF-8, each ended by `\n`, decoded up to `at`.
+#[derive(Debug, Default)]
+struct Undecoded {
+    text: String,
+    at: usize,
+    /// Offset of the text in the file or stream.
+    offset: u64,
+}
+
+impl RecordDecoder {
+    /// # Errors
+    /// Returns an error if records of the type cannot be read in the format.
+    pub(super) fn new(format: Format, record_type: &str, spec: &ConnectorSpec) -> Result<Self, ConnectorError> {
+        let error = |problem: String| ConnectorError::Option {
+            connector: format!("{} {}", spec.name, Role::Source.word()),
+            option: "format".to_owned(),
+            problem,
+        };
+        let descriptor = TypeDescriptor::parse(record_type).map_err(|parse| error(parse.to_string()))?;
+        let unsupported = |problem: UnsupportedType| error(problem.to_string());
+        let kind = match (format, &descriptor) {
+            (Format::Lines, TypeDescriptor::String) => Kind::Text(Bytes::new()),
+            (Format::Lines, TypeDescriptor::Bytes) => Kind::Bytes(Bytes::new()),
+            (Format::Lines, _) => {
+                return Err(error(format!("lines are text, but the records are {record_type}: set it to json or csv")));
+            }
+            (Format::Json, _) => {
+                Kind::Json(Box::new(JsonReader::new(&descriptor).map_err(unsupported)?), Undecoded::default())
+            }
+            (Format::Csv { delimiter, .. }, _) => {
+                let reader = CsvReader::new(&descriptor, delimiter).map_err(unsupported)?;
+                Kind::Csv(Box::new(reader), Undecoded::default())
+            }
+        };
+        let header = matches!(format, Format::Csv { header: true, .. });
+        Ok(Self { kind, header, header_expected: false, lines: 0 })
+    }
+
+    /// Begins with the lines of another split, which starts with its file or stream, or within it.
+    pub(super) fn begin(&mut self, at_start: bool) {
+        self.lines = 0;
+        self.header_expected = self.header && at_start;
+    }
+
+    /// True if the names of the columns stand in the first line of each file.
+    pub(super) fn has_header(&self) -> bool {
+        self.header
+    }
+
+    /// Takes the header of the file, for a split that does not start with it.
+    ///
+    /// # Errors
+    /// Returns what is wrong with the header.
+    pub(super) fn set_header(&mut self, line: &[u8]) -> Result<(), String> {
+        match &mut self.kind {
+            Kind::Csv(reader, _) => set_header(reader, line),
+            Kind::Text(_) | Kind::Bytes(_) | Kind::Json(..) => Ok(()),
+        }
+    }
+
+    /// True if blocks are better larger than the batches that are asked for.
+    pub(super) fn shrinks(&self) -> bool {
+        matches!(self.kind, Kind::Json(..) | Kind::Csv(..))
+    }
+
+    /// True if all lines were decoded.
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.kind {
+            Kind::Text(lines) | Kind::Bytes(lines) => lines.is_empty(),
+            Kind::Json(_, undecoded) | Kind::Csv(_, undecoded) => undecoded.at == undecoded.text.len(),
+        }
+    }
+
+    /// Lines of the split that were decoded or refused.
+    pub(super) fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Counts a line of the split that was left out before.
+    pub(super) fn count_line(&mut self) {
+        self.lines += 1;
+    }
+
+    /// Takes whole lines, the first of which starts at `offset`. All lines before must be decoded.
+    pub(super) fn push(
+        &mut self,
+        mut lines: Vec<u8>,
+        offset: u64,
+        refuse: &mut Refuse<'_>,
+    ) -> Result<(), ConnectorError> {
+        debug_assert!(self.is_empty(), "blocks are decoded one after the other");
+        match &mut self.kind {
+            Kind::Text(text) => {
+                if std::str::from_utf8(&lines).is_err() {
+                    let lines_before = self.lines;
+                    let kept = without_bad_utf8(&lines, &mut |index, at, line, message| {
+                        refuse(Refused {
+                            offset: offset + at as u64,
+                            lines_before: lines_before + index,
+                            message,
+                            payload: line,
+                            is_header: false,
+                        })
+                    })?;
+                    self.lines += count_lines(&lines) - count_lines(&kept);
+                    lines = kept;
+                }
+                normalize_line_ends(&mut lines);
+                *text = lines.into();
+            }
+            Kind::Bytes(bytes) => {
+                normalize_line_ends(&mut lines);
+                *bytes = lines.into();
+            }
+            Kind::Json(_, undecoded) | Kind::Csv(_, undecoded) => {
+                let text = match String::from_utf8(lines) {
+                    Ok(text) => text,
+                    Err(error) => {
+                        let lines_before = self.lines;
+                        blank_bad_utf8(error.into_bytes(), &mut |index, at, line, message| {
+                            refuse(Refused {
+                                offset: offset + at as u64,
+                                lines_before: lines_before + index,
+                                message,
+                                payload: line,
+                                is_header: false,
+                            })
+                        })?
+                    }
+                };
+                // A byte order mark is no part of the first line.
+                let at = if offset == 0 && text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+                *undecoded = Undecoded { text, at, offset };
+            }
+        }
+        Ok(())
+    }
+
+    /// Decodes at most `rows_max` rows and about `bytes_max` bytes. The batch is
+    /// empty if none of the lines became a row.
+    pub(super) fn decode(
+        &mut self,
+        rows_max: u64,
+        bytes_max: usize,
+        refuse: &mut Refuse<'_>,
+    ) -> Result<RecordBatch, ConnectorError> {
+        match &mut self.kind {
+            Kind::Text(text) => {
+                let (count, cut) = leading_lines(text, rows_max);
+                self.lines += u64::from(count);
+                Ok(RecordBatch { kind: BatchKind::Lines, count, data: text.split_to(cut) })
+            }
+            Kind::Bytes(bytes) => {
+                let (count, cut) = leading_lines(bytes, rows_max);
+                self.lines += u64::from(count);
+                let mut data = Vec::new();
+                for line in bytes.split_to(cut).split_inclusive(|byte| *byte == b'\n') {
+                    let line = line.strip_suffix(b"\n").unwrap_or(line);
+                    row::append_with(&mut data, 0, NO_TIMESTAMP, |data| data.extend_from_slice(line));
+                }
+                Ok(RecordBatch { kind: BatchKind::Rows, count, data: data.into() })
+            }
+            Kind::Json(reader, undecoded) => {
+                let mut read = |line: &str, _is_header: bool, data: &mut Vec<u8>| {
+                    if line.bytes().all(|byte| byte.is_ascii_whitespace()) {
+                        return Ok(Decoded::Nothing);
+                    }
+                    reader.read(line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
+                };
+                let limits = Limits { rows_max, bytes_max };
+                decode_text(undecoded, &mut self.lines, &mut false, limits, refuse, &mut read)
+            }
+            Kind::Csv(reader, undecoded) => {
+                let mut read = |line: &str, is_header: bool, data: &mut Vec<u8>| {
+                    if is_header {
+                        return set_header(reader, line.as_bytes()).map(|()| Decoded::Nothing);
+                    }
+                    let line = line.strip_suffix('\r').unwrap_or(line);
+                    if line.bytes().all(|byte| byte == b' ') {
+                        return Ok(Decoded::Nothing);
+                    }
+                    reader.read(line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
+                };
+                let limits = Limits { rows_max, bytes_max };
+                decode_text(undecoded, &mut self.lines, &mut self.header_expected, limits, refuse, &mut read)
+            }
+        }
+    }
+}
+
+/// Reads a line, of which is said whether it is the header, and appends its payload.
+type ReadLine<'a> = dyn FnMut(&str, bool, &mut Vec<u8>) -> Result<Decoded, String> + 'a;
+
+/// How much is decoded at a time.
+#[derive(Clone, Copy)]
+struct Limits {
+    rows_max: u64,
+    bytes_max: usize,
+}
+
+/// What became of a line.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Decoded {
+    Row,
+    Nothing,
+}
+
+fn decode_text(
+    undecoded: &mut Undecoded,
+    lines: &mut u64,
+    header_expected: &mut bool,
+    limits: Limits,
+    refuse: &mut Refuse<'_>,
+    read: &mut ReadLine<'_>,
+) -> Result<RecordBatch, ConnectorError> {
+    let mut data = Vec::with_capacity(limits.bytes_max.min(undecoded.text.len() - undecoded.at));
+    let mut count: u32 = 0;
+    let start = undecoded.at;
+    for line_end in memchr::memchr_iter(b'\n', &undecoded.text.as_bytes()[start..]) {
+        if limits.rows_max <= u64::from(count) || limits.bytes_max <= data.len() {
+            break;
+        }
+        let line_start = undecoded.at;
+        let line = &undecoded.text[line_start..start + line_end];
+        undecoded.at = start + line_end + 1;
+        let row_start = data.len();
+        let is_header = mem::take(header_expected);
+        let mut decoded = Ok(Decoded::Nothing);
+        row::append_with(&mut data, 0, NO_TIMESTAMP, |data| decoded = read(line, is_header, data));
+        match decoded {
+            Ok(Decoded::Row) => count += 1,
+            Ok(Decoded::Nothing) => data.truncate(row_start),
+            Err(message) => {
+                data.truncate(row_start);
+                let offset = undecoded.offset + line_start as u64;
+                let line = line.as_bytes();
+                refuse(Refused { offset, lines_before: *lines, message: &message, payload: line, is_header })?;
+            }
+        }
+        *lines += 1;
+    }
+    Ok(RecordBatch { kind: BatchKind::Rows, count, data: data.into() })
+}
+
+fn set_header(reader: &mut CsvReader, line: &[u8]) -> Result<(), String> {
+    let text = std::str::from_utf8(line).map_err(|error| bad_utf8_message(&error))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    reader.set_header(text.strip_suffix('\r').unwrap_or(text)).map_err(|error| error.to_string())
+}
+
+fn count_lines(lines: &[u8]) -> u64 {
+    memchr::memchr_iter(b'\n', lines).count() as u64
+}
+
+/// How many of the lines may be taken, and their bytes.
+fn leading_lines(lines: &[u8], rows_max: u64) -> (u32, usize) {
+    let rows_max = u32::try_from(rows_max).unwrap_or(u32::MAX);
+    let mut count = 0;
+    let mut cut = 0;
+    for line_end in memchr::memchr_iter(b'\n', lines) {
+        if count == rows_max {
+            break;
+        }
+        count += 1;
+        cut = line_end + 1;
+    }
+    (count, cut)
+}
+
+/// Turns `\r\n` into `\n`, in place and only if there is any.
+fn normalize_line_ends(lines: &mut Vec<u8>) {
+    let Some(first) = memchr::memmem::find(lines, b"\r\n") else { return };
+    let mut write = first;
+    for read in first..lines.len() {
+        if lines[read] == b'\r' && lines.get(read + 1) == Some(&b'\n') {
+            continue;
+        }
+        lines[write] = lines[read];
+        write += 1;
+    }
+    lines.truncate(write);
+}
+
+/// Is given index and offset within the block, the line without its end, and what is wrong.
+type BadLine<'a> = dyn FnMut(u64, usize, &[u8], &str) -> Result<(), ConnectorError> + 'a;
+
+fn bad_utf8_message(error: &std::str::Utf8Error) -> String {
+    format!("not UTF-8 at byte {} of the line", error.valid_up_to() + 1)
+}
+
+fn visit_lines(lines: &[u8], bad: &mut BadLine<'_>, visit: &mut dyn FnMut(&[u8], bool)) -> Result<(), ConnectorError> {
+    let mut at = 0;
+    for (index, line) in lines.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        let judged = std::str::from_utf8(line);
+        if let Err(error) = judged {
+            let content = line.strip_suffix(b"\n").unwrap_or(line);
+            bad(index as u64, at, content.strip_suffix(b"\r").unwrap_or(content), &bad_utf8_message(&error))?;
+        }
+        visit(line, judged.is_ok());
+        at += line.len();
+    }
+    Ok(())
+}
+
+/// The lines that are UTF-8.
+fn without_bad_utf8(lines: &[u8], bad: &mut BadLine<'_>) -> Result<Vec<u8>, ConnectorError> {
+    let mut kept = Vec::with_capacity(lines.len());
+    visit_lines(lines, bad, &mut |line, good| {
+        if good {
+            kept.extend_from_slice(line);
+        }
+    })?;
+    Ok(kept)
+}
+
+/// The lines with spaces in place of those that are not UTF-8, so that offsets stay right.
+fn blank_bad_utf8(lines: Vec<u8>, bad: &mut BadLine<'_>) -> Result<String, ConnectorError> {
+    let mut text = String::with_capacity(lines.len());
+    visit_lines(&lines, bad, &mut |line, good| match std::str::from_utf8(line) {
+        Ok(line) if good => text.push_str(line),
+        _ => {
+            text.extend(std::iter::repeat_n(' ', line.len() - 1));
+            text.push('\n');
+        }
+    })?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> ConnectorSpec {
+        ConnectorSpec { name: "file".to_owned(), options: Default::default() }
+    }
+
+    /// The batches of the lines, as text, and the refused lines.
+    fn decode(format: Format, record_type: &str, blocks: &[&[u8]], rows_max: u64) -> (Vec<String>, Vec<String>) {
+        let mut decoder = RecordDecoder::new(format, record_type, &spec()).expect("fits");
+        decoder.begin(true);
+        let mut offset = 0;
+        let mut batches = Vec::new();
+        let mut refused = Vec::new();
+        let mut refuse = |row: Refused<'_>| {
+            let payload = String::from_utf8_lossy(row.payload);
+            refused.push(format!("{} {} {}: {payload}", row.offset, row.lines_before, row.message));
+            Ok(())
+        };
+        for block in blocks {
+            decoder.push(block.to_vec(), offset, &mut refuse).expect("skips");
+            offset += block.len() as u64;
+            while !decoder.is_empty() {
+                let batch = decoder.decode(rows_max, 1 << 20, &mut refuse).expect("skips");
+                let text = match batch.kind {
+                    BatchKind::Lines => String::from_utf8_lossy(&batch.data).into_owned(),
+                    BatchKind::Rows => {
+                        let rows = row::Rows::new(&batch.data).map(|row| format!("{:?}", row.expect("whole").payload));
+                        rows.collect()
+                    }
+                };
+                batches.push(format!("{}:{text}", batch.count));
+            }
+        }
+        (batches, refused)
+    }
+
+    #[test]
+    fn lines_are_handed_on_without_carriage_returns() {
+        let (batches, refused) = decode(Format::Lines, "string", &[b"a\r\nb\n\nc\rd\r\n", b"\r\n"], u64::MAX);
+        assert_eq!(batches, ["4:a\nb\n\nc\rd\n", "1:\n"]);
+        assert_eq!(refused, [""; 0]);
+    }
+
+    #[test]
+    fn as_many_lines_as_allowed_are_taken() {
+        let (batches, _) = decode(Format::Lines, "string", &[b"a\nb\nc\n"], 2);
+        assert_eq!(batches, ["2:a\nb\n", "1:c\n"]);
+        let (batches, _) = decode(Format::Json, "u8", &[b"1\n2\n3\n"], 2);
+        assert_eq!(batches, ["2:[1][2]", "1:[3]"]);
+    }
+
+    #[test]
+    fn lines_that_are_not_utf8_are_refused_with_their_place() {
+        let blocks: &[&[u8]] = &[b"a\nb\xff\r\nc\n", b"\xfe\nd\n"];
+        let (batches, refused) = decode(Format::Lines, "string", blocks, u64::MAX);
+        assert_eq!(batches, ["2:a\nc\n", "1:d\n"]);
+        let expected =
+            ["2 1 not UTF-8 at byte 2 of the line: b\u{fffd}", "8 3 not UTF-8 at byte 1 of the line: \u{fffd}"];
+        assert_eq!(refused, expected);
+        let (batches, refused) = decode(Format::Json, "u8", &[b"1\n\xff\n2\nx\n"], u64::MAX);
+        assert_eq!(batches, ["2:[1][2]"]);
+        let expected = ["2 1 not UTF-8 at byte 1 of the line: \u{fffd}", "6 3 column 1: expected u8, found 'x': x"];
+        assert_eq!(refused, expected);
+    }
+
+    #[test]
+    fn bytes_need_not_be_text() {
+        let (batches, refused) = decode(Format::Lines, "bytes", &[b"\xff\r\n\n"], u64::MAX);
+        assert_eq!(batches, ["2:[255][]"]);
+        assert_eq!(refused, [""; 0]);
+    }
+
+    #[test]
+    fn blank_lines_and_marks_are_passed_over() {
+        let text = "\u{feff}1\r\n \n\r\n2\n";
+        let (batches, refused) = decode(Format::Json, "u8", &[text.as_bytes()], u64::MAX);
+        assert_eq!((batches, refused), (vec!["2:[1][2]".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn the_first_line_of_csv_may_name_the_columns() {
+        let format = Format::Csv { delimiter: b';', header: true };
+        let text = "\u{feff}b;a\r\n\r\n2;1\r\n4;3\n4;x\n";
+        let (batches, refused) = decode(format, "T{a:u8,b:u8}", &[text.as_bytes()], u64::MAX);
+        assert_eq!(batches, ["2:[1, 2][3, 4]"]);
+        let message = "column 2, field \"a\": expected u8, a whole number from 0 to 255, found \"x\"";
+        assert_eq!(refused, [format!("19 4 {message}: 4;x")]);
+    }
+
+    #[test]
+    fn types_that_a_format_cannot_give_are_refused() {
+        for (format, record_type, expected) in [
+            (Format::Lines, "T{a:u8}", "lines are text, but the records are T{a:u8}: set it to json or csv"),
+            (
+                Format::Json,
+                "map<f64,u8>",
+                "type map<f64,u8>: keys of a map in JSON are text, characters, whole numbers or truth values",
+            ),
+            (Format::Json, "T{", "not a type descriptor: expected a name at byte 2"),
+        ] {
+            let error = RecordDecoder::new(format, record_type, &spec()).expect_err("refused").to_string();
+            assert_eq!(error, format!("file source: option \"format\": {expected}"));
+        }
+    }
+}

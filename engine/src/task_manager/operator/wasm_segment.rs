@@ -1,0 +1,61 @@
+//! Plugins compiled to machine code, as the chain sees them.
+
+use std::sync::Arc;
+
+use super::{GuestSegment, OpenSegment, Outputs, Plugin};
+use crate::{
+    base::{
+        clock::Timestamp,
+        stream_element::{RecordBatch, WatermarkStatus},
+    },
+    wasm::{CompiledPlugin, GuestError, MetricSnapshot, Segment, SourceStatus},
+};
+
+impl Plugin for Arc<CompiledPlugin> {
+    fn open(&self, request: OpenSegment<'_>) -> Result<Box<dyn GuestSegment>, GuestError> {
+        let OpenSegment { replay, context, limits, cancel, outputs } = request;
+        Ok(Box::new(Segment::open(self, replay, context, limits, cancel, outputs)?))
+    }
+}
+
+impl GuestSegment for Segment<Outputs> {
+    fn process_batch(&mut self, input: u32, batch: &RecordBatch) -> Result<(), GuestError> {
+        self.process_batch(input, batch)
+    }
+
+    fn process_watermark(&mut self, watermark: Timestamp) -> Result<(), GuestError> {
+        self.process_watermark(watermark)
+    }
+
+    fn process_watermark_status(&mut self, status: WatermarkStatus) -> Result<(), GuestError> {
+        self.process_watermark_status(status)
+    }
+
+    fn poll_source(&mut self, max_bytes: u32) -> Result<SourceStatus, GuestError> {
+        self.poll_source(max_bytes)
+    }
+
+    fn end_input(&mut self, input: u32) -> Result<(), GuestError> {
+        self.end_input(input)
+    }
+
+    fn close(&mut self) -> Result<(), GuestError> {
+        self.close()
+    }
+
+    fn outputs(&mut self) -> &mut Outputs {
+        self.target_mut()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.memory_bytes()
+    }
+
+    fn metrics(&self) -> Vec<MetricSnapshot> {
+        self.metrics()
+    }
+
+    fn dropped_log_lines(&self) -> u64 {
+        self.dropped_log_lines()
+    }
+}

@@ -1,0 +1,813 @@
+//! Jobs built by hand: vertices, wiring and a JobMaster of a few lines, with
+//! sources and sinks in memory and operators in Rust instead of a plugin.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, bounded};
+use engine_rows::{
+    key_hash::key_hash,
+    row::{self, NO_TIMESTAMP, Row, Rows},
+};
+
+use super::super::*;
+use crate::{
+    base::{
+        clock::Timestamp,
+        config::{Configuration, Origin},
+        ids::{
+            AllocationId, ExecutionGraphId, ExecutionVertexId, GraphDigest, IntermediateDataSetId,
+            IntermediateResultPartitionId, JobId, JobVertexId, OperatorId, ResultPartitionId,
+        },
+        stream_element::{BatchKind, RecordBatch, WatermarkStatus},
+    },
+    connector::{
+        ConnectorError, ReaderContext, ReaderOutput, SinkWriter, SourceReader, SourceSplit, SplitAssignment,
+        WriterContext,
+    },
+    graph::{
+        job_graph::{ChainedOperator, DistributionPattern, Grants, IntermediateDataSet, JobEdge, ProgramSpec},
+        stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamNode},
+    },
+    protocol::{
+        job_master::SplitRequest,
+        task_executor::{InputChannelDeployment, InputGateDeployment, ResultPartitionDeployment},
+    },
+    task_manager::operator::{GuestSegment, OpenSegment, Outputs, Plugin},
+    wasm::{
+        CancelFlag, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, SegmentContext, SourceStatus,
+    },
+};
+
+/// Longest time that a test waits for anything; only a failing test takes it.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The one plugin of these jobs.
+pub const PLUGIN: BlobDigest = BlobDigest::from_bytes([9; 32]);
+
+/// An operator in a test's graph.
+#[derive(Clone, Debug)]
+pub struct TestNode {
+    pub id: u32,
+    pub operator: Operator,
+    pub inputs: usize,
+    pub parallelism: u32,
+}
+
+/// An edge in a test's graph.
+#[derive(Clone, Debug)]
+pub struct TestEdge {
+    pub source: u32,
+    pub target: u32,
+    pub input: u32,
+    /// None: chained.
+    pub partitioner: Option<Partitioner>,
+    pub buffer_timeout: i64,
+}
+
+pub fn source(id: u32, parallelism: u32, name: &str) -> TestNode {
+    TestNode { id, operator: Operator::Source(connector(name)), inputs: 0, parallelism }
+}
+
+pub fn sink(id: u32, parallelism: u32) -> TestNode {
+    TestNode { id, operator: Operator::Sink(connector("collect")), inputs: 1, parallelism }
+}
+
+pub fn guest(id: u32, parallelism: u32) -> TestNode {
+    TestNode { id, operator: Operator::Guest("Map".into()), inputs: 1, parallelism }
+}
+
+pub fn connector(name: &str) -> ConnectorSpec {
+    ConnectorSpec { name: name.to_owned(), options: BTreeMap::new() }
+}
+
+pub fn edge(source: u32, target: u32, partitioner: Partitioner) -> TestEdge {
+    TestEdge { source, target, input: 0, partitioner: Some(partitioner), buffer_timeout: 100 }
+}
+
+pub fn chained(source: u32, target: u32) -> TestEdge {
+    TestEdge { source, target, input: 0, partitioner: None, buffer_timeout: 100 }
+}
+
+fn vertex_id(node: u32) -> JobVertexId {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&node.to_le_bytes());
+    JobVertexId::from_bytes(bytes)
+}
+
+fn data_set_id(edge: usize) -> IntermediateDataSetId {
+    let mut bytes = [1; 16];
+    bytes[..8].copy_from_slice(&edge.to_le_bytes());
+    IntermediateDataSetId::from_bytes(bytes)
+}
+
+fn stream_node(node: &TestNode) -> StreamNode {
+    StreamNode {
+        id: node.id,
+        name: format!("op{}", node.id),
+        operator: node.operator.clone(),
+        uid: None,
+        uid_hash: None,
+        parallelism: Some(node.parallelism),
+        max_parallelism: None,
+        slot_sharing_group: None,
+        co_location_group: None,
+        chaining: ChainingStrategy::Always,
+        buffer_timeout: None,
+        input_types: vec!["bytes".into(); node.inputs],
+        output_type: Some("bytes".into()),
+        key_type: None,
+        states: Vec::new(),
+    }
+}
+
+fn stream_edge(edge: &TestEdge) -> StreamEdge {
+    StreamEdge {
+        source: edge.source,
+        target: edge.target,
+        input: edge.input,
+        partitioner: edge.partitioner,
+        side_output: None,
+        // Rows of hash and custom edges differ from the others in their header.
+        selector: match edge.partitioner {
+            Some(Partitioner::Hash) => Some(1),
+            Some(Partitioner::Custom) => Some(2),
+            _ => None,
+        },
+        record_type: "bytes".into(),
+    }
+}
+
+fn pattern(partitioner: Partitioner) -> DistributionPattern {
+    match partitioner {
+        Partitioner::Forward | Partitioner::Rescale => DistributionPattern::Pointwise,
+        _ => DistributionPattern::AllToAll,
+    }
+}
+
+/// Consumer subtasks of each partition, in the order of its subpartitions.
+pub fn consumers(pattern: DistributionPattern, producers: u32, consumers: u32) -> Vec<Vec<u32>> {
+    match pattern {
+        DistributionPattern::AllToAll => vec![(0..consumers).collect(); producers as usize],
+        DistributionPattern::Pointwise if consumers <= producers => {
+            let mut of = vec![Vec::new(); producers as usize];
+            for consumer in 0..consumers {
+                for producer in consumer * producers / consumers..(consumer + 1) * producers / consumers {
+                    of[producer as usize].push(consumer);
+                }
+            }
+            of
+        }
+        DistributionPattern::Pointwise => (0..producers)
+            .map(|producer| {
+                ((producer * consumers).div_ceil(producers)..((producer + 1) * consumers).div_ceil(producers)).collect()
+            })
+            .collect(),
+    }
+}
+
+/// A job and the deployments of all its tasks.
+pub struct TestJob {
+    pub info: JobInformation,
+    pub deployments: Vec<TaskDeployment>,
+}
+
+impl TestJob {
+    /// Makes vertices of chained operators and wires their subtasks.
+    pub fn new(nodes: &[TestNode], edges: &[TestEdge], settings: &[(&str, &str)]) -> Self {
+        let mut configuration = Configuration::default();
+        for (key, value) in settings {
+            configuration.set(key, value, Origin::Dynamic).unwrap();
+        }
+        let is_chained =
+            |node: &TestNode| edges.iter().any(|edge| edge.target == node.id && edge.partitioner.is_none());
+        let mut head_of: BTreeMap<u32, u32> = BTreeMap::new();
+        for node in nodes {
+            let before = edges.iter().find(|edge| edge.target == node.id && edge.partitioner.is_none());
+            let head = before.map_or(node.id, |edge| head_of[&edge.source]);
+            head_of.insert(node.id, head);
+        }
+        let heads: Vec<&TestNode> = nodes.iter().filter(|node| !is_chained(node)).collect();
+        let vertices = heads.iter().map(|head| vertex(head, nodes, edges, &head_of)).collect::<Vec<_>>();
+        let graph = ExecutionGraphId::random();
+        let job = JobId::random();
+        let attempt = |vertex: &JobVertex, subtask_index| ExecutionAttemptId {
+            graph,
+            execution_vertex: ExecutionVertexId { vertex: vertex.id, subtask_index },
+            attempt_number: 0,
+        };
+        let mut deployments = Vec::new();
+        for vertex in &vertices {
+            for subtask in 0..vertex.parallelism {
+                let find = |id: JobVertexId| vertices.iter().find(|vertex| vertex.id == id).unwrap();
+                let partition_id = |vertex: &JobVertex, data_set: IntermediateDataSetId, index| ResultPartitionId {
+                    partition: IntermediateResultPartitionId { data_set, partition_index: index },
+                    producer: attempt(vertex, index),
+                };
+                let partitions = vertex.outputs.iter().map(|output| {
+                    let consumer = find(output.consumer);
+                    let wiring = consumers(output.pattern, vertex.parallelism, consumer.parallelism);
+                    ResultPartitionDeployment {
+                        partition: partition_id(vertex, output.id, subtask),
+                        subpartitions: u32::try_from(wiring[subtask as usize].len()).unwrap(),
+                        consumer_max_parallelism: consumer.max_parallelism,
+                    }
+                });
+                let gates = vertex.inputs.iter().map(|input| {
+                    let producer = find(input.producer);
+                    let wiring = consumers(input.pattern, producer.parallelism, vertex.parallelism);
+                    let mut channels = Vec::new();
+                    for (index, of) in (0_u32..).zip(&wiring) {
+                        if !of.contains(&subtask) {
+                            continue;
+                        }
+                        let subpartition = match input.pattern {
+                            DistributionPattern::AllToAll => subtask,
+                            DistributionPattern::Pointwise => subtask % u32::try_from(of.len()).unwrap(),
+                        };
+                        let partition = partition_id(producer, input.source, index);
+                        channels.push(InputChannelDeployment { partition, subpartition });
+                    }
+                    InputGateDeployment { data_set: input.source, channels }
+                });
+                deployments.push(TaskDeployment {
+                    job,
+                    attempt: attempt(vertex, subtask),
+                    vertex: vertex.id,
+                    allocation: AllocationId::random(),
+                    partitions: partitions.collect(),
+                    gates: gates.collect(),
+                });
+            }
+        }
+        let info = JobInformation {
+            job,
+            job_name: "test".into(),
+            configuration,
+            program: ProgramSpec {
+                plugin: PLUGIN,
+                plugin_name: "test.wasm".into(),
+                args: Vec::new(),
+                graph_digest: GraphDigest::from_bytes([0; 32]),
+            },
+            grants: Grants::default(),
+            artifacts: Vec::new(),
+            vertices,
+        };
+        Self { info, deployments }
+    }
+}
+
+fn vertex(head: &TestNode, nodes: &[TestNode], edges: &[TestEdge], head_of: &BTreeMap<u32, u32>) -> JobVertex {
+    let members: HashSet<u32> = nodes.iter().map(|node| node.id).filter(|id| head_of[id] == head.id).collect();
+    let operators = nodes.iter().filter(|node| members.contains(&node.id)).map(|node| ChainedOperator {
+        node: stream_node(node),
+        operator_id: OperatorId::from_bytes([0; 16]),
+        user_defined_id: None,
+        plugin: node.operator.is_guest().then_some(PLUGIN),
+        managed_memory_fraction: 0.0,
+    });
+    let operators: Vec<_> = operators.collect();
+    let names: Vec<_> = operators.iter().map(|operator| operator.node.name.as_str()).collect();
+    let unchained = || edges.iter().enumerate().filter(|(_, edge)| edge.partitioner.is_some());
+    JobVertex {
+        id: vertex_id(head.id),
+        name: names.join(" -> "),
+        parallelism: head.parallelism,
+        max_parallelism: 128,
+        max_parallelism_configured: false,
+        chained_edges: edges
+            .iter()
+            .filter(|edge| edge.partitioner.is_none() && members.contains(&edge.source))
+            .map(stream_edge)
+            .collect(),
+        inputs: unchained()
+            .filter(|(_, edge)| members.contains(&edge.target))
+            .map(|(index, edge)| JobEdge {
+                source: data_set_id(index),
+                producer: vertex_id(head_of[&edge.source]),
+                partitioner: edge.partitioner.unwrap(),
+                pattern: pattern(edge.partitioner.unwrap()),
+                target_node: edge.target,
+                input: edge.input,
+            })
+            .collect(),
+        outputs: unchained()
+            .filter(|(_, edge)| members.contains(&edge.source))
+            .map(|(index, edge)| IntermediateDataSet {
+                id: data_set_id(index),
+                edge: stream_edge(edge),
+                partitioner: edge.partitioner.unwrap(),
+                pattern: pattern(edge.partitioner.unwrap()),
+                consumer: vertex_id(head_of[&edge.target]),
+                buffer_timeout: edge.buffer_timeout,
+            })
+            .collect(),
+        operators,
+        slot_sharing_group: "default".into(),
+        co_location_group: None,
+        resources: None,
+    }
+}
+
+/// What a guest operator makes of a row: node, input, payload.
+pub type Function = Arc<dyn Fn(u32, u32, &[u8]) -> Result<Vec<Vec<u8>>, GuestFailure> + Send + Sync>;
+
+/// A call that a segment got.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Call {
+    Open,
+    Watermark(Timestamp),
+    Status(WatermarkStatus),
+    EndInput(u32),
+    Close,
+}
+
+/// Calls by segment's first node and subtask.
+pub type Calls = Arc<Mutex<BTreeMap<(u32, u32), Vec<Call>>>>;
+
+/// Operators in Rust that run as a plugin's would.
+#[derive(Clone)]
+pub struct TestPlugin {
+    pub edges: Vec<StreamEdge>,
+    pub function: Function,
+    pub calls: Calls,
+}
+
+struct TestSegment {
+    plugin: TestPlugin,
+    context: SegmentContext,
+    outputs: Outputs,
+    cancel: CancelFlag,
+    polls: u32,
+}
+
+impl Plugin for TestPlugin {
+    fn open(&self, request: OpenSegment<'_>) -> Result<Box<dyn GuestSegment>, GuestError> {
+        let segment = TestSegment {
+            plugin: self.clone(),
+            context: request.context.clone(),
+            outputs: request.outputs,
+            cancel: request.cancel,
+            polls: 0,
+        };
+        segment.note(Call::Open);
+        Ok(Box::new(segment))
+    }
+}
+
+impl TestSegment {
+    fn note(&self, call: Call) {
+        let key = (self.context.nodes[0], self.context.subtask_index);
+        self.plugin.calls.lock().unwrap().entry(key).or_default().push(call);
+    }
+
+    fn error(&self, failure: GuestFailure, node: u32, row: u32, message: &str) -> GuestError {
+        GuestError {
+            failure,
+            plugin: "test.wasm".into(),
+            entry_point: EntryPoint::ProcessBatch,
+            node: Some(node),
+            row: Some(row),
+            message: message.to_owned(),
+            backtrace: vec!["inner".into(), "outer".into()],
+        }
+    }
+
+    fn process_row(&mut self, node: u32, input: u32, row: u32, payload: &[u8]) -> Result<(), GuestError> {
+        let made = match (self.plugin.function)(node, input, payload) {
+            Ok(made) => made,
+            Err(GuestFailure::UserError) => match self.outputs.reject_row(node, "refused", payload) {
+                crate::connector::Verdict::Skip => return Ok(()),
+                crate::connector::Verdict::Fail => {
+                    return Err(self.error(GuestFailure::UserError, node, row, "refused"));
+                }
+            },
+            Err(GuestFailure::Canceled) => {
+                // Stands for a loop without an end, which only the flag stops.
+                while !self.cancel.is_canceled() {
+                    std::thread::yield_now();
+                }
+                return Err(self.error(GuestFailure::Canceled, node, row, "cancelled"));
+            }
+            Err(failure) => return Err(self.error(failure, node, row, "failed on purpose")),
+        };
+        for payload in made {
+            self.emit(node, row, &payload)?;
+            let next = self.plugin.edges.iter().filter(|edge| edge.source == node && edge.partitioner.is_none());
+            let next = next.map(|edge| edge.target).filter(|target| self.context.nodes.contains(target));
+            for target in next.collect::<Vec<_>>() {
+                self.process_row(target, 0, row, &payload)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, node: u32, row: u32, payload: &[u8]) -> Result<(), GuestError> {
+        for index in 0..self.context.outputs.len() {
+            let exit = &self.context.outputs[index];
+            if exit.node != node {
+                continue;
+            }
+            let key_hash = match exit.selector {
+                Some(1) => key_hash(payload),
+                Some(_) => key_hash(payload) % exit.channels,
+                None => 0,
+            };
+            let mut rows = Vec::new();
+            row::append(&mut rows, Row { key_hash, timestamp: NO_TIMESTAMP, payload });
+            let emitted = self.outputs.emit(u32::try_from(index).unwrap(), 1, &rows);
+            emitted.map_err(|error| self.error(GuestFailure::BadBatch, node, row, &error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+impl GuestSegment for TestSegment {
+    fn process_batch(&mut self, input: u32, batch: &RecordBatch) -> Result<(), GuestError> {
+        let node = self.context.nodes[0];
+        match batch.kind {
+            BatchKind::Rows => {
+                for (index, row) in (0..).zip(Rows::new(&batch.data)) {
+                    self.process_row(node, input, index, row.unwrap().payload)?;
+                }
+            }
+            BatchKind::Lines => {
+                for (index, line) in (0..).zip(batch.data.split_inclusive(|byte| *byte == b'\n')) {
+                    self.process_row(node, input, index, &line[..line.len() - 1])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn process_watermark(&mut self, watermark: Timestamp) -> Result<(), GuestError> {
+        self.note(Call::Watermark(watermark));
+        for output in 0..u32::try_from(self.context.outputs.len()).unwrap() {
+            self.outputs.emit_watermark(output, watermark);
+        }
+        Ok(())
+    }
+
+    fn process_watermark_status(&mut self, status: WatermarkStatus) -> Result<(), GuestError> {
+        self.note(Call::Status(status));
+        for output in 0..u32::try_from(self.context.outputs.len()).unwrap() {
+            self.outputs.emit_watermark_status(output, status);
+        }
+        Ok(())
+    }
+
+    fn poll_source(&mut self, _max_bytes: u32) -> Result<SourceStatus, GuestError> {
+        self.polls += 1;
+        match self.polls {
+            1 | 3 => {
+                self.emit(self.context.nodes[0], 0, &self.polls.to_le_bytes())?;
+                Ok(SourceStatus::More)
+            }
+            2 => Ok(SourceStatus::Idle),
+            _ => Ok(SourceStatus::End),
+        }
+    }
+
+    fn end_input(&mut self, input: u32) -> Result<(), GuestError> {
+        self.note(Call::EndInput(input));
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), GuestError> {
+        self.note(Call::Close);
+        Ok(())
+    }
+
+    fn outputs(&mut self) -> &mut Outputs {
+        &mut self.outputs
+    }
+
+    fn memory_bytes(&self) -> usize {
+        65_536
+    }
+
+    fn metrics(&self) -> Vec<MetricSnapshot> {
+        vec![MetricSnapshot { node: self.context.nodes[0], name: "calls".into(), value: MetricValue::Counter(7) }]
+    }
+
+    fn dropped_log_lines(&self) -> u64 {
+        0
+    }
+}
+
+/// What each sink subtask got, in order, by node and subtask.
+pub type Collected = Arc<Mutex<BTreeMap<(u32, u32), Vec<Vec<u8>>>>>;
+
+/// Sources and sinks in memory.
+///
+/// Sources: "numbers" reads splits of numbers, "idle" has nothing, "endless"
+/// never ends, "bad" has a row that does not fit, "panic" panics, "lines" has lines.
+pub struct TestConnectors {
+    pub collected: Collected,
+    /// Counts the polls of "endless".
+    pub polls: Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl Connectors for TestConnectors {
+    fn create_reader(
+        &self,
+        connector: &ConnectorSpec,
+        context: ReaderContext,
+    ) -> Result<Box<dyn SourceReader>, ConnectorError> {
+        Ok(Box::new(TestReader {
+            kind: connector.name.clone(),
+            context,
+            split: VecDeque::new(),
+            read: 0,
+            polls: Arc::clone(&self.polls),
+        }))
+    }
+
+    fn create_writer(
+        &self,
+        _connector: &ConnectorSpec,
+        context: WriterContext,
+    ) -> Result<Box<dyn SinkWriter>, ConnectorError> {
+        Ok(Box::new(TestWriter { context, collected: Arc::clone(&self.collected) }))
+    }
+}
+
+struct TestReader {
+    kind: String,
+    context: ReaderContext,
+    split: VecDeque<u8>,
+    read: u64,
+    polls: Arc<std::sync::atomic::AtomicU64>,
+}
+
+impl SourceReader for TestReader {
+    fn add_split(&mut self, split: SourceSplit) -> Result<(), ConnectorError> {
+        self.split.extend(split.0);
+        Ok(())
+    }
+
+    fn poll(&mut self, _max_bytes: usize) -> Result<ReaderOutput, ConnectorError> {
+        let mut batch = Vec::new();
+        match self.kind.as_str() {
+            "numbers" => {
+                let count = self.split.len().min(7);
+                if count == 0 {
+                    return Ok(ReaderOutput::NeedSplit);
+                }
+                for number in self.split.drain(..count) {
+                    self.read += 1;
+                    row::append(&mut batch, Row { key_hash: 0, timestamp: NO_TIMESTAMP, payload: &[number] });
+                }
+                let count = u32::try_from(count).unwrap();
+                Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Rows, count, data: Bytes::from(batch) }))
+            }
+            "lines" if self.read == 0 => {
+                self.read = 1;
+                let data = Bytes::from_static(b"a\nbb\n\nccc\n");
+                Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Lines, count: 4, data }))
+            }
+            "lines" => Ok(ReaderOutput::End),
+            "idle" => Ok(ReaderOutput::Idle(Duration::from_secs(3600))),
+            "endless" => {
+                self.polls.fetch_add(1, Ordering::SeqCst);
+                row::append(&mut batch, Row { key_hash: 0, timestamp: NO_TIMESTAMP, payload: &[0; 1000] });
+                Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Rows, count: 1, data: Bytes::from(batch) }))
+            }
+            "bad" if self.read == 0 => {
+                self.read = 1;
+                let row = crate::connector::RejectedRow {
+                    message: "field \"price\": expected a number",
+                    position: "in.json line 3",
+                    payload: b"\xff{",
+                };
+                match (self.context.reject)(row) {
+                    crate::connector::Verdict::Skip => Ok(ReaderOutput::End),
+                    crate::connector::Verdict::Fail => Err(ConnectorError::BadRow {
+                        position: row_position().to_owned(),
+                        message: "field \"price\": expected a number".to_owned(),
+                    }),
+                }
+            }
+            "panic" => panic!("the reader panicked"),
+            other => panic!("no source {other}"),
+        }
+    }
+
+    fn position(&self) -> String {
+        format!("{} at {}", self.kind, self.read)
+    }
+}
+
+fn row_position() -> &'static str {
+    "in.json line 3"
+}
+
+struct TestWriter {
+    context: WriterContext,
+    collected: Collected,
+}
+
+impl SinkWriter for TestWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        let mut collected = self.collected.lock().unwrap();
+        let rows = collected.entry((self.context.record_type_node(), self.context.subtask_index)).or_default();
+        match batch.kind {
+            BatchKind::Rows => rows.extend(Rows::new(&batch.data).map(|row| row.unwrap().payload.to_vec())),
+            BatchKind::Lines => rows.extend(batch.data.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec)),
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Vec<Committable>, ConnectorError> {
+        Ok(vec![Committable(vec![u8::try_from(self.context.subtask_index).unwrap()])])
+    }
+}
+
+trait SinkNode {
+    fn record_type_node(&self) -> u32;
+}
+
+impl SinkNode for WriterContext {
+    /// All sinks of a test collect as one.
+    fn record_type_node(&self) -> u32 {
+        0
+    }
+}
+
+struct Plugins(SharedPlugin);
+
+impl PluginProvider for Plugins {
+    fn plugin(&self, digest: BlobDigest) -> Result<SharedPlugin, FailureCause> {
+        assert_eq!(digest, PLUGIN);
+        Ok(Arc::clone(&self.0))
+    }
+}
+
+/// Runs tasks and plays their JobMaster.
+pub struct Cluster {
+    pub services: TaskServices,
+    pub events: Receiver<TaskEvent>,
+    pub collected: Collected,
+    pub calls: Calls,
+    pub polls: Arc<std::sync::atomic::AtomicU64>,
+    pub tasks: HashMap<ExecutionAttemptId, Box<dyn RunningTask>>,
+    pub states: HashMap<ExecutionAttemptId, Vec<TaskState>>,
+    /// Splits still to be dealt; none: requests are not answered.
+    pub splits: Option<VecDeque<Vec<u8>>>,
+}
+
+/// Events that tests may leave unread.
+const EVENTS_MAX: usize = 10_000;
+
+impl Cluster {
+    pub fn new(job: &TestJob, function: Function) -> Self {
+        let (sender, events) = bounded(EVENTS_MAX);
+        let collected = Collected::default();
+        let calls = Calls::default();
+        let polls = Arc::default();
+        let edges = job.info.vertices.iter().flat_map(|vertex| vertex.chained_edges.clone()).collect();
+        let plugin = TestPlugin { edges, function, calls: Arc::clone(&calls) };
+        let services = TaskServices {
+            partitions: Arc::default(),
+            plugins: Arc::new(Plugins(Arc::new(plugin))),
+            connectors: Arc::new(TestConnectors { collected: Arc::clone(&collected), polls: Arc::clone(&polls) }),
+            artifacts: Arc::new(|artifact| panic!("no artifact {}", artifact.name)),
+            clock: Clock::System,
+            events: Arc::new(move |event| sender.try_send(event).expect("the test reads its events")),
+        };
+        Self {
+            services,
+            events,
+            collected,
+            calls,
+            polls,
+            tasks: HashMap::new(),
+            states: HashMap::new(),
+            splits: Some(VecDeque::new()),
+        }
+    }
+
+    pub fn start(&mut self, job: &TestJob, deployment: &TaskDeployment) {
+        let task = start(Arc::new(job.info.clone()), deployment.clone(), &self.services).unwrap();
+        self.tasks.insert(deployment.attempt, task);
+    }
+
+    pub fn start_all(&mut self, job: &TestJob) {
+        for deployment in &job.deployments {
+            self.start(job, deployment);
+        }
+    }
+
+    /// Handles events until `wanted` accepts a state update.
+    #[track_caller]
+    pub fn until_update(
+        &mut self,
+        mut wanted: impl FnMut(&TaskExecutionStateUpdate) -> bool,
+    ) -> TaskExecutionStateUpdate {
+        loop {
+            let event = self.events.recv_timeout(DEADLINE).expect("the task reports in time");
+            match event {
+                TaskEvent::StateChanged(update) => {
+                    self.states.entry(update.attempt).or_default().push(update.state);
+                    if wanted(&update) {
+                        return update;
+                    }
+                }
+                TaskEvent::RequestSplit(request) => self.assign_split(request),
+            }
+        }
+    }
+
+    /// Handles events until a source asks for a split, and leaves it without an answer.
+    #[track_caller]
+    pub fn until_split_request(&mut self) {
+        loop {
+            match self.events.recv_timeout(DEADLINE).expect("the source asks in time") {
+                TaskEvent::StateChanged(update) => self.states.entry(update.attempt).or_default().push(update.state),
+                TaskEvent::RequestSplit(_) => return,
+            }
+        }
+    }
+
+    pub fn answer_split(&self, attempt: ExecutionAttemptId, node: u32, assignment: SplitAssignment) {
+        self.tasks[&attempt].split_assigned(SplitAnswer { attempt, node, assignment });
+    }
+
+    fn assign_split(&mut self, request: SplitRequest) {
+        let Some(splits) = &mut self.splits else { return };
+        let assignment = match splits.pop_front() {
+            Some(split) if split.is_empty() => SplitAssignment::Wait(1),
+            Some(split) => SplitAssignment::Split(SourceSplit(split)),
+            None => SplitAssignment::NoMoreSplits,
+        };
+        self.answer_split(request.attempt, request.node, assignment);
+    }
+
+    /// Handles events until all tasks have finished, and returns their last updates.
+    #[track_caller]
+    pub fn until_finished(&mut self) -> Vec<TaskExecutionStateUpdate> {
+        let mut finished = Vec::new();
+        while finished.len() < self.tasks.len() {
+            let update = self.until_update(|update| is_terminal(update.state));
+            assert_eq!(update.state, TaskState::Finished, "{:?}", update.cause);
+            let states = &self.states[&update.attempt];
+            assert_eq!(states[..], [TaskState::Initializing, TaskState::Running, TaskState::Finished]);
+            finished.push(update);
+        }
+        assert_eq!(self.services.partitions.waiting_count(), 0);
+        finished
+    }
+
+    pub fn until_running(&mut self, attempt: ExecutionAttemptId) {
+        self.until_update(|update| update.attempt == attempt && update.state == TaskState::Running);
+    }
+
+    /// Waits for a condition on the metrics of a task.
+    #[track_caller]
+    pub fn until_metrics(&self, attempt: ExecutionAttemptId, condition: impl Fn(&TaskMetrics) -> bool) {
+        let clock = Clock::System;
+        let deadline = clock.monotonic() + DEADLINE;
+        while !condition(&self.tasks[&attempt].metrics()) {
+            assert!(clock.monotonic() < deadline, "{:?}", self.tasks[&attempt].metrics());
+            std::thread::yield_now();
+        }
+    }
+
+    /// Cancels a task and checks that it ends so within a second.
+    #[track_caller]
+    pub fn cancel(&mut self, attempt: ExecutionAttemptId) -> TaskExecutionStateUpdate {
+        let clock = Clock::System;
+        let begin = clock.monotonic();
+        self.tasks[&attempt].cancel();
+        let update = self.until_update(|update| update.attempt == attempt && is_terminal(update.state));
+        assert_eq!(update.state, TaskState::Canceled, "{:?}", update.cause);
+        let took = clock.monotonic() - begin;
+        assert!(took < Duration::from_secs(1), "cancelling took {took:?}");
+        update
+    }
+
+    /// All collected rows, sorted.
+    pub fn sorted_rows(&self) -> Vec<Vec<u8>> {
+        let mut rows: Vec<_> = self.collected.lock().unwrap().values().flatten().cloned().collect();
+        rows.sort();
+        rows
+    }
+}
+
+pub fn is_terminal(state: TaskState) -> bool {
+    matches!(state, TaskState::Finished | TaskState::Canceled | TaskState::Failed)
+}
+
+/// A function that passes rows on.
+pub fn identity() -> Function {
+    Arc::new(|_, _, payload| Ok(vec![payload.to_vec()]))
+}

@@ -1,0 +1,328 @@
+//! Attacks by a plugin that a compiler made.
+
+use std::{sync::OnceLock, time::Instant};
+
+use super::*;
+use crate::wasm::{EntryPoint, GuestFailure, MetricValue, SourceStatus};
+
+fn plugin() -> &'static Arc<CompiledPlugin> {
+    static PLUGIN: OnceLock<Arc<CompiledPlugin>> = OnceLock::new();
+    PLUGIN.get_or_init(|| runtime().compile(&admit(hostile_bytes())).unwrap())
+}
+
+/// Opens the plugin with an attack that waits for `process-batch`.
+fn attack(act: &str, limits: &SandboxLimits) -> Segment<Recorder> {
+    open(plugin(), &["process-batch", act], limits, CancelFlag::default()).unwrap()
+}
+
+/// Runs an attack in `process-batch` of 8 rows.
+#[track_caller]
+fn run(act: &str, limits: &SandboxLimits) -> (GuestError, Segment<Recorder>) {
+    let mut segment = attack(act, limits);
+    let error = segment.process_batch(0, &batch(8)).unwrap_err();
+    assert_eq!(error.entry_point, EntryPoint::ProcessBatch);
+    (error, segment)
+}
+
+#[track_caller]
+fn check(act: &str, failure: GuestFailure, message: &str) {
+    let (error, segment) = run(act, &patient());
+    assert_eq!(error.failure, failure, "{error}");
+    assert!(error.message.contains(message), "{error}");
+    assert!(!error.message.contains(char::is_control), "{error:?}");
+    assert_eq!((error.node, error.row), expected_mark(failure), "{error}");
+    assert_eq!(segment.memory_bytes(), 0, "the store is gone");
+}
+
+/// The plugin marks node 2 and the middle row; an error that it returns leaves no dump.
+fn expected_mark(failure: GuestFailure) -> (Option<u32>, Option<u32>) {
+    if failure == GuestFailure::UserError { (Some(2), None) } else { (Some(2), Some(4)) }
+}
+
+#[test]
+fn a_plugin_that_behaves_is_planned_opened_and_run() {
+    let graph = plugin().plan(&[], &limits()).unwrap();
+    assert_eq!(graph.nodes.iter().map(|node| node.id).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(graph.edges[0].record_type, "bytes");
+    assert_eq!(plugin().describe(&limits()).unwrap(), "attacks the engine: [AT ACT]");
+
+    let mut segment = open(plugin(), &[], &limits(), CancelFlag::default()).unwrap();
+    let rows = batch(1000);
+    segment.process_batch(0, &rows).unwrap();
+    segment.process_watermark(Timestamp(41)).unwrap();
+    segment.process_watermark_status(WatermarkStatus::Idle).unwrap();
+    assert_eq!(segment.poll_source(1000).unwrap(), SourceStatus::End);
+    segment.end_input(0).unwrap();
+    segment.close().unwrap();
+    assert!(segment.memory_bytes() > 0);
+    let target = segment.target();
+    assert_eq!(target.rows, rows.data);
+    assert_eq!(target.count, 1000);
+    assert_eq!(target.watermarks, [Timestamp(41)]);
+    assert_eq!(target.statuses, [WatermarkStatus::Idle]);
+}
+
+#[test]
+fn a_loop_ends_at_the_budget_of_every_entry_point() {
+    let spin = |at: &str| open(plugin(), &[at, "loop"], &limits(), CancelFlag::default());
+    let check = |error: GuestError, entry_point, option: &str| {
+        assert_eq!((error.failure, error.entry_point), (GuestFailure::CpuTime, entry_point), "{error}");
+        assert!(error.message.contains(option), "{error}");
+    };
+    let planned = plugin().plan(&args(&["plan", "loop"]), &limits()).unwrap_err();
+    check(planned, EntryPoint::Plan, "sandbox.plan.cpu-time");
+    check(spin("plan").err().unwrap(), EntryPoint::Plan, "sandbox.plan.cpu-time");
+    check(spin("open").err().unwrap(), EntryPoint::Open, "sandbox.open.cpu-time");
+    let option = "sandbox.call.cpu-time";
+    check(spin("process-batch").unwrap().process_batch(0, &batch(1)).unwrap_err(), EntryPoint::ProcessBatch, option);
+    check(spin("poll-source").unwrap().poll_source(1).unwrap_err(), EntryPoint::PollSource, option);
+    let error = spin("process-watermark").unwrap().process_watermark(Timestamp(1)).unwrap_err();
+    check(error, EntryPoint::ProcessWatermark, option);
+    let error = spin("process-watermark-status").unwrap().process_watermark_status(WatermarkStatus::Idle).unwrap_err();
+    check(error, EntryPoint::ProcessWatermarkStatus, option);
+    check(spin("end-input").unwrap().end_input(0).unwrap_err(), EntryPoint::EndInput, option);
+    check(spin("close").unwrap().close().unwrap_err(), EntryPoint::Close, option);
+}
+
+#[test]
+fn loops_through_imports_and_bulk_operations_end_too() {
+    for act in ["loop-emit", "loop-log", "loop-fill"] {
+        let (error, _) = run(act, &limits());
+        assert_eq!(error.failure, GuestFailure::CpuTime, "{act}: {error}");
+    }
+}
+
+#[test]
+fn a_looping_guest_is_canceled_within_a_second() {
+    let cancel = CancelFlag::default();
+    let mut limits = patient();
+    limits.call_cpu_time = Duration::from_secs(3600);
+    let mut segment = open(plugin(), &["process-batch", "loop"], &limits, cancel.clone()).unwrap();
+    let (canceler, canceled) = crossbeam_channel::bounded(1);
+    let thread = std::thread::spawn(move || {
+        cancel.cancel();
+        canceler.send(Instant::now()).unwrap();
+    });
+    let error = segment.process_batch(0, &batch(1)).unwrap_err();
+    let latency = canceled.recv().unwrap().elapsed();
+    thread.join().unwrap();
+    assert_eq!(error.failure, GuestFailure::Canceled);
+    assert!(latency < Duration::from_secs(1), "{latency:?}");
+    assert_eq!(segment.process_batch(0, &batch(1)).unwrap_err().failure, GuestFailure::Canceled);
+}
+
+#[test]
+fn nothing_is_called_once_the_task_was_canceled() {
+    let cancel = CancelFlag::default();
+    let mut segment = open(plugin(), &[], &patient(), cancel.clone()).unwrap();
+    cancel.cancel();
+    assert_eq!(segment.process_batch(0, &batch(1)).unwrap_err().failure, GuestFailure::Canceled);
+    assert_eq!(segment.target().count, 0);
+    assert_eq!(open(plugin(), &[], &patient(), cancel).err().unwrap().failure, GuestFailure::Canceled);
+}
+
+#[test]
+fn recursion_overflows_the_stack_of_the_plugin_only() {
+    check("recurse", GuestFailure::StackOverflow, "sandbox.stack.max");
+    check("recurse-indirect", GuestFailure::StackOverflow, "sandbox.stack.max");
+}
+
+#[test]
+fn memory_cannot_grow_above_the_limit() {
+    check("grow", GuestFailure::MemoryLimit, "sandbox.memory.max");
+    check("grow-to-4-gib", GuestFailure::MemoryLimit, "sandbox.memory.max");
+}
+
+#[test]
+fn a_slow_leak_is_seen_before_it_ends_at_the_limit() {
+    let mut segment = attack("leak", &patient());
+    let mut seen = vec![segment.memory_bytes()];
+    let error = loop {
+        match segment.process_batch(0, &batch(1)) {
+            Ok(()) => seen.push(segment.memory_bytes()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.failure, GuestFailure::MemoryLimit, "{error}");
+    assert!(seen.is_sorted());
+    let last = seen[seen.len() - 1];
+    assert!((56 << 20..=64 << 20).contains(&last), "{last}");
+}
+
+#[test]
+fn traps_are_named_with_operator_row_and_backtrace() {
+    check("unreachable", GuestFailure::Trap, "unreachable");
+    check("out-of-bounds", GuestFailure::Trap, "out of bounds memory access");
+    check("indirect", GuestFailure::Trap, "indirect call type mismatch");
+    let (error, _) = run("recurse", &patient());
+    assert!(error.backtrace.iter().any(|frame| frame.contains("test_hostile::recurse")), "{:?}", error.backtrace);
+    assert!(error.backtrace.len() <= crate::wasm::guest_error::BACKTRACE_FRAMES_MAX);
+}
+
+#[test]
+fn a_panic_brings_its_message_and_place() {
+    check("panic", GuestFailure::Panic, "the row is bad:\\n\\u{1b}[31m4");
+    check("panic", GuestFailure::Panic, "panicked at plugins/test_hostile/src/lib.rs:");
+    check("index", GuestFailure::Panic, "index out of bounds: the len is 0 but the index is 7");
+    let (error, _) = run("panic-large", &patient());
+    assert_eq!(error.failure, GuestFailure::Panic);
+    assert!(error.message.len() < 5000, "{}", error.message.len());
+    assert!(error.message.ends_with('…'));
+}
+
+#[test]
+fn errors_of_user_code_are_carried_through() {
+    check("fail", GuestFailure::UserError, "cannot parse \"x\\u{7}\" as a number");
+    let (error, _) = run("failed", &patient());
+    assert_eq!((error.failure, error.node), (GuestFailure::UserError, None));
+    let (error, _) = run("fail-but-ok", &patient());
+    assert_eq!((error.failure, error.node), (GuestFailure::UserError, Some(1)));
+    let error = plugin().plan(&args(&["plan", "refuse"]), &patient()).unwrap_err();
+    assert_eq!((error.failure, error.entry_point), (GuestFailure::UserError, EntryPoint::Plan));
+    assert_eq!(error.message, "the argument --input is missing\\n\\u{1b}[31m");
+}
+
+#[test]
+fn the_target_decides_over_a_refused_row() {
+    let mut segment = attack("reject", &patient());
+    segment.target_mut().verdict = Some(Verdict::Skip);
+    segment.process_batch(0, &batch(1)).unwrap();
+    segment.target_mut().verdict = Some(Verdict::Fail);
+    let error = segment.process_batch(0, &batch(1)).unwrap_err();
+    assert_eq!((error.failure, error.node), (GuestFailure::UserError, Some(2)));
+    assert_eq!(error.message, "not a number");
+    let rejected = (2, "not a number".to_owned(), b"abc".to_vec());
+    assert_eq!(segment.target().rejected, [rejected.clone(), rejected]);
+}
+
+#[test]
+fn output_is_limited_in_bytes_rows_and_length() {
+    check("emit-much", GuestFailure::OutputLimit, "sandbox.emit.bytes-max");
+    check("emit-many", GuestFailure::OutputLimit, "sandbox.emit.rows-max");
+    check("emit-empty-many", GuestFailure::OutputLimit, "sandbox.emit.rows-max");
+    check("watermark-many", GuestFailure::OutputLimit, "sandbox.emit.rows-max");
+    check("emit-large", GuestFailure::OutputLimit, "sandbox.row.bytes-max");
+    let (_, segment) = run("emit-many", &patient());
+    assert_eq!(segment.target().count, 1_000_000);
+}
+
+#[test]
+fn the_limits_of_output_are_per_call() {
+    let mut limits = patient();
+    limits.emit_rows_max = 8;
+    let mut segment = open(plugin(), &[], &limits, CancelFlag::default()).unwrap();
+    for _ in 0..3 {
+        segment.process_batch(0, &batch(8)).unwrap();
+    }
+    assert_eq!(segment.process_batch(0, &batch(9)).unwrap_err().failure, GuestFailure::OutputLimit);
+}
+
+#[test]
+fn malformed_batches_are_refused() {
+    check("no-output", GuestFailure::BadBatch, "there is no output 7: the segment has 1");
+    check("wrong-count", GuestFailure::BadBatch, "2 rows were claimed, 1 were there");
+    check("cut-row", GuestFailure::BadBatch, "runs past the end");
+    check("long-length", GuestFailure::BadBatch, "runs past the end");
+    check("list-out-of-bounds", GuestFailure::BadBatch, "out of bounds");
+    check("log-not-utf8", GuestFailure::BadBatch, "utf-8");
+}
+
+#[test]
+fn nothing_is_emitted_where_it_is_forbidden() {
+    for act in ["emit", "emit-watermark", "reject"] {
+        for at in ["plan", "open"] {
+            let error = open(plugin(), &[at, act], &patient(), CancelFlag::default()).err().unwrap();
+            assert_eq!(error.failure, GuestFailure::IllegalState, "{error}");
+        }
+        let mut segment = open(plugin(), &["close", act], &patient(), CancelFlag::default()).unwrap();
+        let error = segment.close().unwrap_err();
+        assert_eq!(error.failure, GuestFailure::IllegalState, "{error}");
+        assert!(error.message.contains("nothing may be emitted in close"), "{error}");
+        assert_eq!(segment.target().count, 0);
+    }
+}
+
+#[test]
+fn what_this_version_does_not_provide_says_so() {
+    let message = "is not provided by this version of the engine";
+    check("state", GuestFailure::IllegalState, message);
+    check("operator-state", GuestFailure::IllegalState, message);
+    check("timers", GuestFailure::IllegalState, message);
+}
+
+#[test]
+fn a_log_flood_is_cut_to_the_rate_and_cannot_steer_a_terminal() {
+    let mut limits = patient();
+    limits.call_cpu_time = Duration::from_secs(60);
+    let mut segment = attack("log-flood", &limits);
+    segment.process_batch(0, &batch(1)).unwrap();
+    let lines = &segment.target().lines;
+    let line = "\\u{1b}[2Jone\\ntwo\\u{202e}";
+    assert!(lines.iter().all(|(level, text)| *level == LogLevel::Warn && text == line));
+    // The clock stands still: what comes through is one burst of four seconds.
+    let burst = 4 * usize::try_from(limits.log_bytes_per_second).unwrap();
+    assert_eq!(lines.len(), burst / line.len());
+    assert_eq!(segment.dropped_log_lines(), 200_000 - lines.len() as u64);
+}
+
+#[test]
+fn log_lines_are_cut_and_those_below_the_level_left_out() {
+    let mut segment = attack("log-long", &patient());
+    segment.process_batch(0, &batch(1)).unwrap();
+    assert_eq!(segment.target().lines, [(LogLevel::Error, format!("{}…", "é".repeat(512)))]);
+    let mut segment = attack("log-debug", &patient());
+    segment.process_batch(0, &batch(1)).unwrap();
+    assert_eq!(segment.target().lines, []);
+    assert_eq!(segment.dropped_log_lines(), 0);
+}
+
+#[test]
+fn metrics_are_counted_and_limited() {
+    let mut segment = attack("metrics", &patient());
+    segment.process_batch(0, &batch(1)).unwrap();
+    segment.process_batch(0, &batch(1)).unwrap();
+    let metrics: Vec<_> =
+        segment.metrics().into_iter().map(|metric| (metric.node, metric.name, metric.value)).collect();
+    let expected = [(1, "rows".to_owned(), MetricValue::Counter(6)), (2, "depth".to_owned(), MetricValue::Gauge(1.5))];
+    assert_eq!(metrics, expected);
+
+    let mut segment = attack("metrics-many", &patient());
+    segment.process_batch(0, &batch(1)).unwrap();
+    assert_eq!(segment.metrics().len(), 100);
+    assert_eq!(segment.dropped_metrics(), 100_002 - 100);
+    check("metric-unknown", GuestFailure::IllegalState, "no metric of this kind has the handle 77");
+}
+
+#[test]
+fn a_graph_other_than_the_submitted_one_is_refused() {
+    let error = open(plugin(), &["plan", "other-graph"], &patient(), CancelFlag::default()).err().unwrap();
+    assert_eq!((error.failure, error.entry_point), (GuestFailure::GraphMismatch, EntryPoint::Plan));
+    assert!(error.message.contains("nothing but its arguments"), "{error}");
+}
+
+#[test]
+fn a_graph_that_is_too_large_is_refused() {
+    let mut limits = patient();
+    limits.memory_bytes_max = 1 << 30;
+    let error = plugin().plan(&args(&["plan", "many-nodes"]), &limits).unwrap_err();
+    assert_eq!(error.failure, GuestFailure::OutputLimit, "{error}");
+}
+
+#[test]
+fn a_failed_segment_answers_with_its_failure_and_keeps_its_target() {
+    let (error, mut segment) = run("panic", &patient());
+    assert_eq!(segment.process_batch(0, &batch(1)), Err(error.clone()));
+    assert_eq!(segment.close(), Err(error));
+    assert_eq!(segment.target().count, 0);
+    assert_eq!(segment.metrics(), []);
+}
+
+#[test]
+fn a_batch_larger_than_the_memory_of_the_guest_fails_the_guest() {
+    let mut segment = open(plugin(), &[], &patient(), CancelFlag::default()).unwrap();
+    let row = vec![0; 70 << 20];
+    let mut data = Vec::new();
+    engine_rows::row::append(&mut data, engine_rows::row::Row { key_hash: 0, timestamp: 0, payload: &row });
+    let batch = RecordBatch { kind: BatchKind::Rows, count: 1, data: data.into() };
+    assert_eq!(segment.process_batch(0, &batch).unwrap_err().failure, GuestFailure::MemoryLimit);
+}

@@ -1,0 +1,354 @@
+//! A plugin that attacks the engine: the tests of the sandbox run it.
+//!
+//! The arguments choose what it does: `AT ACT`, for example `process-batch loop`.
+//! `AT` is the entry point in which it happens ("plan" included); everywhere
+//! else the plugin behaves. Without arguments it hands each row on.
+
+// The names of a plugin's exports are none for the linkers of other targets.
+#![cfg(target_arch = "wasm32")]
+// Not forbidden: an attack may do what a well-behaved plugin would not.
+#![allow(unsafe_code, reason = "attacks on the boundary and the bindings need it")]
+#![allow(unconditional_recursion, reason = "one of the attacks")]
+
+use std::cell::RefCell;
+
+use engine::plugin::{
+    graph::{ChainingStrategy, Operator, StreamEdge, StreamNode},
+    keyed_state, logging, metrics, operator_state, output, timers,
+};
+use exports::engine::plugin::{
+    operator_chain::{BatchKind, Guest as OperatorChain, OperatorContext, SourceStatus, Status},
+    program::{Guest as Program, StreamGraph},
+};
+
+wit_bindgen::generate!({ path: "../../wit", world: "plugin" });
+
+struct Hostile;
+
+export!(Hostile);
+
+/// What was planned: where to misbehave, and how.
+#[derive(Clone, Default)]
+struct Attack {
+    at: String,
+    act: String,
+}
+
+thread_local! {
+    static ATTACK: RefCell<Attack> = RefCell::default();
+    static LEAKED: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Node and row, as `mark-address` promises.
+static mut MARK: [u32; 2] = [0; 2];
+
+fn mark(node: u32, row: u32) {
+    // Written through a pointer and volatile, so that the compiler keeps the store before a trap.
+    unsafe { (&raw mut MARK).write_volatile([node, row]) };
+}
+
+impl Program for Hostile {
+    fn plan(args: Vec<String>) -> Result<StreamGraph, String> {
+        std::panic::set_hook(Box::new(|panic| {
+            let message = panic.payload_as_str().unwrap_or("no message");
+            let (file, line, column) =
+                panic.location().map_or(("?", 0, 0), |place| (place.file(), place.line(), place.column()));
+            logging::panicked(message, file, line, column);
+        }));
+        let attack =
+            Attack { at: args.first().cloned().unwrap_or_default(), act: args.get(1).cloned().unwrap_or_default() };
+        ATTACK.set(attack);
+        if args.first().is_some_and(|at| at == "plan") {
+            match args.get(1).map(String::as_str) {
+                Some("refuse") => return Err("the argument --input is missing\n\u{1b}[31m".to_owned()),
+                Some("many-nodes") => {
+                    let mut graph = graph();
+                    graph.nodes = vec![graph.nodes[0].clone(); 400_000];
+                    return Ok(graph);
+                }
+                Some("other-graph") => {
+                    let mut graph = graph();
+                    graph.job_name = Some("another".to_owned());
+                    return Ok(graph);
+                }
+                _ => {}
+            }
+        }
+        misbehave("plan", 0);
+        Ok(graph())
+    }
+
+    fn describe() -> String {
+        misbehave("describe", 0);
+        "attacks the engine: [AT ACT]".to_owned()
+    }
+}
+
+fn graph() -> StreamGraph {
+    let node = |id| StreamNode {
+        id,
+        name: format!("hostile {id}"),
+        operator: Operator::Guest("Map".to_owned()),
+        uid: None,
+        uid_hash: None,
+        parallelism: None,
+        max_parallelism: None,
+        slot_sharing_group: None,
+        co_location_group: None,
+        chaining: ChainingStrategy::Always,
+        buffer_timeout: None,
+        input_types: vec!["bytes".to_owned()],
+        output_type: Some("bytes".to_owned()),
+        key_type: None,
+        states: Vec::new(),
+    };
+    StreamGraph {
+        job_name: None,
+        parallelism: None,
+        max_parallelism: None,
+        configuration: Vec::new(),
+        nodes: vec![node(1), node(2)],
+        edges: vec![StreamEdge {
+            source: 1,
+            target: 2,
+            input: 0,
+            partitioner: None,
+            side_output: None,
+            selector: None,
+            record_type: "bytes".to_owned(),
+        }],
+    }
+}
+
+impl OperatorChain for Hostile {
+    fn open(_: OperatorContext) -> Status {
+        mark(2, 0);
+        let status = misbehave("open", 0);
+        mark(0, 0);
+        status
+    }
+
+    fn process_batch(_: u32, kind: BatchKind, count: u32, data: Vec<u8>) -> Status {
+        let half = count / 2;
+        mark(2, half);
+        let status = misbehave("process-batch", half);
+        if status == Status::Ok && kind == BatchKind::Rows {
+            output::emit(0, count, &data);
+        }
+        mark(0, 0);
+        status
+    }
+
+    fn poll_source(_: u32) -> SourceStatus {
+        match misbehave("poll-source", 0) {
+            Status::Ok => SourceStatus::End,
+            Status::Failed => SourceStatus::Failed,
+        }
+    }
+
+    fn process_watermark(timestamp: i64) -> Status {
+        let status = misbehave("process-watermark", 0);
+        output::emit_watermark(0, timestamp);
+        status
+    }
+
+    fn process_watermark_status(idle: bool) -> Status {
+        let status = misbehave("process-watermark-status", 0);
+        output::emit_watermark_status(0, idle);
+        status
+    }
+
+    fn fire_timers(_: Vec<u8>) -> Status {
+        Status::Ok
+    }
+
+    fn snapshot(_: u64) -> Status {
+        Status::Ok
+    }
+
+    fn notify_checkpoint_complete(_: u64) -> Status {
+        Status::Ok
+    }
+
+    fn notify_checkpoint_aborted(_: u64) -> Status {
+        Status::Ok
+    }
+
+    fn end_input(_: u32) -> Status {
+        misbehave("end-input", 0)
+    }
+
+    fn close() -> Status {
+        misbehave("close", 0)
+    }
+
+    fn mark_address() -> u32 {
+        (&raw const MARK) as usize as u32
+    }
+}
+
+fn rows(count: u32, payload: &[u8]) -> Vec<u8> {
+    let mut rows = Vec::new();
+    for _ in 0..count {
+        rows.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        rows.extend_from_slice(&[0; 4]);
+        rows.extend_from_slice(&i64::MIN.to_le_bytes());
+        rows.extend_from_slice(payload);
+    }
+    rows
+}
+
+fn misbehave(at: &str, row: u32) -> Status {
+    let attack = ATTACK.with_borrow(Clone::clone);
+    if attack.at != at {
+        return Status::Ok;
+    }
+    match attack.act.as_str() {
+        "loop" => loop {
+            std::hint::spin_loop();
+        },
+        "loop-emit" => loop {
+            output::emit(0, 0, &[]);
+        },
+        "loop-log" => loop {
+            logging::log(logging::Level::Info, "again and again");
+        },
+        "loop-fill" => {
+            let mut block = vec![0_u8; 32 << 20];
+            for byte in 0_u8.. {
+                block.fill(byte);
+                std::hint::black_box(&block);
+                if byte == u8::MAX {
+                    continue;
+                }
+            }
+        }
+        "recurse" => {
+            std::hint::black_box(recurse(row));
+        }
+        "recurse-indirect" => {
+            std::hint::black_box(recurse_indirect(row, std::hint::black_box(recurse_indirect as *const () as usize)));
+        }
+        "grow" => {
+            let mut blocks: Vec<Vec<u8>> = Vec::new();
+            loop {
+                blocks.push(vec![1; 1 << 20]);
+            }
+        }
+        "grow-to-4-gib" => {
+            if core::arch::wasm32::memory_grow::<0>(65_535) == usize::MAX {
+                core::arch::wasm32::unreachable();
+            }
+        }
+        "leak" => LEAKED.with_borrow_mut(|leaked| leaked.push(vec![1; 4 << 20])),
+        "unreachable" => {
+            core::arch::wasm32::unreachable();
+        }
+        "out-of-bounds" => {
+            let pointer = std::hint::black_box(0xffff_fff0_usize) as *const u8;
+            std::hint::black_box(unsafe { pointer.read_volatile() });
+        }
+        "indirect" => {
+            let recurse = std::hint::black_box(recurse as *const () as usize);
+            let function: fn(u64) -> u64 = unsafe { std::mem::transmute(recurse) };
+            std::hint::black_box(function(1));
+        }
+        "panic" => panic!("the row is bad:\n\u{1b}[31m{row}"),
+        "panic-large" => panic!("{}", "x".repeat(10 << 20)),
+        "index" => {
+            let empty: &[u32] = std::hint::black_box(&[]);
+            std::hint::black_box(empty[std::hint::black_box(7)]);
+        }
+        "failed" => return Status::Failed,
+        "fail" => {
+            output::fail(2, "cannot parse \"x\u{7}\" as a number");
+            return Status::Failed;
+        }
+        "fail-but-ok" => output::fail(1, "said ok afterwards"),
+        "reject" => {
+            if output::reject_row(2, "not a number", b"abc") == output::Verdict::Fail {
+                return Status::Failed;
+            }
+        }
+        "emit" => output::emit(0, 1, &rows(1, b"x")),
+        "emit-watermark" => output::emit_watermark(0, 1),
+        "emit-large" => output::emit(0, 1, &rows(1, &vec![7; 5 << 20])),
+        "emit-much" => {
+            let rows = rows(1, &vec![7; 1 << 20]);
+            loop {
+                output::emit(0, 1, &rows);
+            }
+        }
+        "emit-many" => {
+            let rows = rows(1000, b"");
+            loop {
+                output::emit(0, 1000, &rows);
+            }
+        }
+        "emit-empty-many" => loop {
+            output::emit(0, 1 << 30, &[]);
+        },
+        "watermark-many" => loop {
+            output::emit_watermark(0, 1);
+        },
+        "no-output" => output::emit(7, 1, &rows(1, b"x")),
+        "wrong-count" => output::emit(0, 2, &rows(1, b"x")),
+        "cut-row" => output::emit(0, 1, &rows(1, b"abcdef")[..20]),
+        "long-length" => {
+            let mut rows = rows(1, b"x");
+            rows[..4].fill(0xff);
+            output::emit(0, 1, &rows);
+        }
+        "log-flood" => {
+            for _ in 0..200_000 {
+                logging::log(logging::Level::Warn, "\u{1b}[2Jone\ntwo\u{202e}");
+            }
+        }
+        "log-long" => logging::log(logging::Level::Error, &"é".repeat(1 << 20)),
+        "log-debug" => logging::log(logging::Level::Debug, "below the level"),
+        "log-not-utf8" => {
+            let text = unsafe { std::str::from_utf8_unchecked(std::hint::black_box(&[b'a', 0xff, 0xfe])) };
+            logging::log(logging::Level::Info, text);
+        }
+        "list-out-of-bounds" => {
+            let slice = unsafe { std::slice::from_raw_parts(0xffff_ff00_usize as *const u8, 0x7fff_ffff) };
+            output::emit(0, 1, slice);
+        }
+        "metrics-many" => {
+            for index in 0..100_000 {
+                metrics::register(1, metrics::Kind::Counter, &format!("metric_{index}"));
+            }
+            metrics::register(1, metrics::Kind::Counter, &"n".repeat(1 << 20));
+            metrics::register(1, metrics::Kind::Gauge, "bad name\n");
+        }
+        "metrics" => {
+            let counter = metrics::register(1, metrics::Kind::Counter, "rows");
+            metrics::add(counter, 3);
+            metrics::set(metrics::register(2, metrics::Kind::Gauge, "depth"), 1.5);
+        }
+        "metric-unknown" => metrics::add(77, 1),
+        "state" => {
+            keyed_state::get_many(0, 0, &[]);
+        }
+        "operator-state" => {
+            operator_state::get(0);
+        }
+        "timers" => {
+            timers::processing_time();
+        }
+        act => panic!("no such attack: {act}"),
+    }
+    Status::Ok
+}
+
+#[inline(never)]
+fn recurse(depth: u32) -> u32 {
+    let local = std::hint::black_box([depth; 64]);
+    recurse(local[0].wrapping_add(1)).wrapping_add(local[1])
+}
+
+#[inline(never)]
+fn recurse_indirect(depth: u32, function: usize) -> u32 {
+    let next: fn(u32, usize) -> u32 = unsafe { std::mem::transmute(function) };
+    std::hint::black_box(next(depth.wrapping_add(1), function)).wrapping_add(1)
+}
