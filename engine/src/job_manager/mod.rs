@@ -9,7 +9,6 @@ pub mod storage;
 pub mod terminated_jobs;
 pub mod job_master;
 pub mod job_master_runner;
-pub mod job_master;
 pub mod dispatcher;
 pub mod resource_manager;
 #[cfg(test)]
