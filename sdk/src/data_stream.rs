@@ -339,19 +339,16 @@ node_settings!(DataStream<T>, [T: Record + ?Sized], |stream| stream.plain_node()
 impl<T: Record + ?Sized> DataStream<T> {
     /// Sets the number of key groups: the highest parallelism that keyed state of this
     /// operator can be spread over.
-    #[must_use]
     pub fn set_max_parallelism(self, max_parallelism: u32) -> Self {
         self.set(|node| node.max_parallelism = Some(max_parallelism))
     }
 
     /// Chains the operator with none before it.
-    #[must_use]
     pub fn start_new_chain(self) -> Self {
         self.set(|node| node.chaining = ChainingStrategy::Head)
     }
 
     /// Sets the time after which partly filled buffers are sent on; zero: after each batch.
-    #[must_use]
     pub fn set_buffer_timeout(self, timeout: Duration) -> Self {
         self.set(|node| node.buffer_timeout = Some(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX)))
     }

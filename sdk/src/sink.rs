@@ -205,37 +205,31 @@ macro_rules! node_settings {
             }
 
             /// Sets the name that users see.
-            #[must_use]
             pub fn name(self, name: &str) -> Self {
                 self.set(|node| node.name = name.to_owned())
             }
 
             /// Sets the name under which state is kept across versions of the program; unique in the job.
-            #[must_use]
             pub fn uid(self, uid: &str) -> Self {
                 self.set(|node| node.uid = Some(uid.to_owned()))
             }
 
             /// Sets the operator id itself: 32 hexadecimal digits.
-            #[must_use]
             pub fn uid_hash(self, uid_hash: &str) -> Self {
                 self.set(|node| node.uid_hash = Some(uid_hash.to_owned()))
             }
 
             /// Puts the operator's subtasks into slots shared within this group.
-            #[must_use]
             pub fn slot_sharing_group(self, group: &str) -> Self {
                 self.set(|node| node.slot_sharing_group = Some(group.to_owned()))
             }
 
             /// Chains the operator with none before or behind it.
-            #[must_use]
             pub fn disable_chaining(self) -> Self {
                 self.set(|node| node.chaining = $crate::bindings::engine::plugin::graph::ChainingStrategy::Never)
             }
 
             /// Sets the number of subtasks.
-            #[must_use]
             pub fn set_parallelism(self, parallelism: u32) -> Self {
                 let mut graph = self.graph.borrow_mut();
                 let node: fn(&Self) -> Option<u32> = $node;
@@ -254,13 +248,11 @@ node_settings!(DataStreamSink, [], |sink| Some(sink.node));
 
 impl DataStreamSink {
     /// Chains the sink with no operator before it; part of `disable_chaining` for a sink.
-    #[must_use]
     pub fn start_new_chain(self) -> Self {
         self.set(|node| node.chaining = ChainingStrategy::Head)
     }
 
     /// Sets the time after which partly filled buffers are sent on; zero: after each batch.
-    #[must_use]
     pub fn set_buffer_timeout(self, timeout: Duration) -> Self {
         self.set(|node| node.buffer_timeout = Some(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX)))
     }

@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, io::Write as _};
 
-use crate::record::Record;
+use crate::record::{Record, write_bytes};
 
 /// Formats records of type `T` as text, one line each, for a text sink.
 #[diagnostic::on_unimplemented(
@@ -115,7 +115,7 @@ impl CsvField for str {
         if self.bytes().any(|byte| matches!(byte, b',' | b'"' | b'\n' | b'\r')) {
             append_quoted(self, text);
         } else {
-            text.extend_from_slice(self.as_bytes());
+            write_bytes(self.as_bytes(), text);
         }
     }
 }

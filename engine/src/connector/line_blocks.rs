@@ -7,7 +7,10 @@
 //!
 //! Invariant: `rest` holds no line end.
 
-use std::io::{self, Read};
+use std::{
+    io::{self, Read},
+    mem,
+};
 
 use engine_rows::json::LINE_BYTES_MAX;
 
@@ -54,6 +57,8 @@ pub(super) struct LineBlocks {
     offset: u64,
     /// The beginning of a line.
     rest: Vec<u8>,
+    /// A buffer that was given back, for the next block.
+    spare: Vec<u8>,
     /// Lines that start here or behind are not ours.
     end: Option<u64>,
     skip: Skip,
@@ -69,12 +74,18 @@ impl LineBlocks {
             // If the byte before the chunk is a line end, a line starts with the chunk.
             Some(before) => (before, Skip::ToLineEnd),
         };
-        Self { offset, rest: Vec::new(), end, skip, ended: end.is_some_and(|end| end <= start) }
+        Self { offset, rest: Vec::new(), spare: Vec::new(), end, skip, ended: end.is_some_and(|end| end <= start) }
     }
 
     /// Offset of the first byte that was not given out.
     pub(super) fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Takes the buffer of a block for the next one: fresh memory costs more than reading into it.
+    pub(super) fn give_back(&mut self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        self.spare = buffer;
     }
 
     /// Reads about `bytes_max` and cuts.
@@ -145,8 +156,9 @@ impl LineBlocks {
         if cut == 0 {
             return self.without_line(at_end);
         }
-        let rest = self.rest[cut..].to_vec();
-        let mut lines = std::mem::replace(&mut self.rest, rest);
+        let mut rest = mem::take(&mut self.spare);
+        rest.extend_from_slice(&self.rest[cut..]);
+        let mut lines = mem::replace(&mut self.rest, rest);
         lines.truncate(cut);
         let offset = self.offset;
         self.offset += cut as u64;

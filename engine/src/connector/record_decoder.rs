@@ -167,6 +167,16 @@ impl RecordDecoder {
         }
     }
 
+    /// The buffer of a block that was decoded, if it was not handed on.
+    pub(super) fn take_buffer(&mut self) -> Vec<u8> {
+        match &mut self.kind {
+            Kind::Json(_, undecoded) | Kind::Csv(_, undecoded) if undecoded.at == undecoded.text.len() => {
+                mem::take(undecoded).text.into_bytes()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// Lines of the split that were decoded or refused.
     pub(super) fn lines(&self) -> u64 {
         self.lines

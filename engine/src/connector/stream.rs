@@ -225,6 +225,7 @@ impl SourceReader for StreamReader {
         let reject = &mut *self.context.reject;
         let origin = &self.origin;
         if self.decoder.is_empty() {
+            open.blocks.give_back(self.decoder.take_buffer());
             match open.next_block(origin)? {
                 Block::Lines { offset, lines } => {
                     self.decoder.push(lines, offset, &mut |refused| refuse(reject, origin, &refused))?;

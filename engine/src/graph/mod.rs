@@ -7,13 +7,13 @@
 //! ```
 
 pub mod stream_graph;
-pub mod digest;
 pub mod error;
 pub mod resolved;
 pub mod validate;
 pub mod partitioner;
 pub mod chaining;
 pub mod operator_ids;
+pub mod digest;
 pub mod job_graph;
 pub mod job_graph_generator;
 pub mod job_graph_validation;

@@ -38,17 +38,24 @@ fn lines(env: &StreamExecutionEnvironment, args: &Args) -> Result<DataStream<str
 
 fn split_words(line: &str, out: &mut Collector<str>) {
     let line = line.to_ascii_lowercase();
-    let mut rest = line.as_str();
-    while let Some(start) = rest.bytes().position(is_word_byte) {
-        let word = &rest[start..];
-        let end = word.bytes().position(|byte| !is_word_byte(byte)).unwrap_or(word.len());
-        out.collect(&word[..end]);
-        rest = &word[end..];
+    let mut bytes = line.bytes().enumerate();
+    while let Some((start, _)) = bytes.find(|(_, byte)| is_word_byte(*byte)) {
+        let end = bytes.find(|(_, byte)| !is_word_byte(*byte)).map_or(line.len(), |(end, _)| end);
+        out.collect(&line[start..end]);
     }
 }
 
 fn is_word_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_'
+    const IS_WORD_BYTE: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0_u8;
+        while byte < 128 {
+            table[byte as usize] = byte.is_ascii_alphanumeric() || byte == b'_';
+            byte += 1;
+        }
+        table
+    };
+    IS_WORD_BYTE[usize::from(byte)]
 }
 
 #[cfg(test)]

@@ -12,10 +12,12 @@ pub fn key_hash(key: &[u8]) -> u32 {
         hash ^= scramble(u32::from_le_bytes(*block));
         hash = hash.rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64);
     }
-    if !tail.is_empty() {
-        let mut last = [0; 4];
-        last[..tail.len()].copy_from_slice(tail);
-        hash ^= scramble(u32::from_le_bytes(last));
+    // Byte by byte: a copy of variable length would be a call on WebAssembly.
+    match *tail {
+        [a] => hash ^= scramble(u32::from_le_bytes([a, 0, 0, 0])),
+        [a, b] => hash ^= scramble(u32::from_le_bytes([a, b, 0, 0])),
+        [a, b, c] => hash ^= scramble(u32::from_le_bytes([a, b, c, 0])),
+        _ => {}
     }
     // The length enters modulo 2^32, as in the reference implementation.
     #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32 on purpose")]

@@ -11,6 +11,8 @@ mod pair;
 
 pub use engine_rows::descriptor::TypeDescriptor;
 
+pub(crate) use self::value::write_bytes;
+
 pub use self::{
     pair::Pair,
     value::{Bytes, KeyValue, Value},
@@ -246,7 +248,7 @@ macro_rules! owned_record {
                 Ok(f(decode_value(payload)?))
             }
 
-            #[inline]
+            #[inline(always)]
             fn encode(record: &Self, payload: &mut Vec<u8>) {
                 Value::write(record, payload);
             }
@@ -291,7 +293,7 @@ macro_rules! keys {
     ($($type:ty),*) => { $(impl Key for $type {})* };
 }
 
-keys!(u8, u16, u32, u64, i8, i16, i32, i64, bool, char, str, String, [u8], Bytes);
+keys!(u8, u16, u32, u64, i8, i16, i32, i64, bool, char, str, String, [u8], Bytes, ());
 impl<T: KeyValue + for<'v> Value<'v> + 'static> Key for Option<T> {}
 
 /// Text and bytes have no length in front of them if they are a whole record.
@@ -321,9 +323,9 @@ macro_rules! bare_record {
                 Ok(f(decode(payload)?))
             }
 
-            #[inline]
+            #[inline(always)]
             fn encode(record: &$type, payload: &mut Vec<u8>) {
-                payload.extend_from_slice($bytes(record));
+                value::write_bytes($bytes(record), payload);
             }
 
             #[inline]

@@ -119,7 +119,36 @@ pub(super) fn write_count(count: usize, out: &mut Vec<u8>) {
 #[inline]
 pub(super) fn write_counted(bytes: &[u8], out: &mut Vec<u8>) {
     write_count(bytes.len(), out);
-    out.extend_from_slice(bytes);
+    write_bytes(bytes, out);
+}
+
+/// Appends bytes. Up to 32 are written as two overlapping halves of fixed length: a copy of
+/// variable length is a call out of the plugin on WebAssembly.
+#[inline]
+pub(crate) fn write_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    fn write_halves<const HALF: usize>(bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
+        let (first, last) = (bytes.first_chunk::<HALF>()?, bytes.last_chunk::<HALF>()?);
+        let start = out.len();
+        let end = start + bytes.len();
+        out.extend_from_slice(first);
+        out.extend_from_slice(last);
+        out.get_mut(end - HALF..end)?.copy_from_slice(last);
+        out.truncate(end);
+        Some(())
+    }
+    let written = match bytes.len() {
+        0 => Some(()),
+        1 => write_halves::<1>(bytes, out),
+        2..4 => write_halves::<2>(bytes, out),
+        4..8 => write_halves::<4>(bytes, out),
+        8..=16 => write_halves::<8>(bytes, out),
+        17..=32 => write_halves::<16>(bytes, out),
+        _ => {
+            out.extend_from_slice(bytes);
+            Some(())
+        }
+    };
+    debug_assert!(written.is_some(), "each length has its halves");
 }
 
 #[inline]

@@ -22,7 +22,7 @@ use crate::{
 
 /// Text read at a time where each line becomes a smaller row.
 const TEXT_BYTES_MIN: usize = 64 << 10;
-const TEXT_BYTES_MAX: usize = 256 << 10;
+const TEXT_BYTES_MAX: usize = 128 << 10;
 /// Text read at a time for each byte of rows that was asked for.
 const TEXT_BYTES_PER_ROW_BYTE: usize = 8;
 /// Least and most text read at a time where text is handed on.
@@ -171,6 +171,7 @@ impl SourceReader for FileReader {
         let reject = &mut self.context.reject;
         if self.decoder.is_empty() {
             let action = if open.split.compression == Compression::None { "read" } else { "decompress" };
+            open.blocks.give_back(self.decoder.take_buffer());
             let block = open.blocks.read(&mut *open.content, block_bytes);
             match block.map_err(io_error(action, open.path()))? {
                 Block::Lines { offset, lines } => {

@@ -42,7 +42,8 @@ use execution_graph::{
     execution::{CancelEffect, cancel_effect},
 };
 use failover::{CancelRetry, FailoverStrategy, PendingRestart};
-use operator_coordinators::{Connectors, OperatorCoordinators};
+pub use operator_coordinators::Connectors;
+use operator_coordinators::OperatorCoordinators;
 use resource_manager_connection::ResourceManagerConnection;
 use restart_strategy::{RestartStrategy, RestartStrategyError};
 use slot_pool::SlotPool;

@@ -1,6 +1,7 @@
 //! Whole tasks on their threads, wired in one process.
 
 mod harness;
+mod plugins;
 
 use std::{
     collections::{BTreeMap, VecDeque},

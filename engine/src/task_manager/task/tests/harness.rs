@@ -179,20 +179,25 @@ pub struct TestJob {
 impl TestJob {
     /// Makes vertices of chained operators and wires their subtasks.
     pub fn new(nodes: &[TestNode], edges: &[TestEdge], settings: &[(&str, &str)]) -> Self {
+        let timed = edges.iter().map(|edge| (stream_edge(edge), edge.buffer_timeout)).collect::<Vec<_>>();
+        Self::of_graph(&nodes.iter().map(stream_node).collect::<Vec<_>>(), &timed, settings)
+    }
+
+    /// The same for nodes with their parallelism set, and edges with their buffer
+    /// timeouts. An edge without partitioner is chained.
+    pub fn of_graph(nodes: &[StreamNode], edges: &[(StreamEdge, i64)], settings: &[(&str, &str)]) -> Self {
         let mut configuration = Configuration::default();
         for (key, value) in settings {
             configuration.set(key, value, Origin::Dynamic).unwrap();
         }
-        let is_chained =
-            |node: &TestNode| edges.iter().any(|edge| edge.target == node.id && edge.partitioner.is_none());
         let mut head_of: BTreeMap<u32, u32> = BTreeMap::new();
         for node in nodes {
-            let before = edges.iter().find(|edge| edge.target == node.id && edge.partitioner.is_none());
-            let head = before.map_or(node.id, |edge| head_of[&edge.source]);
+            let before = edges.iter().find(|(edge, _)| edge.target == node.id && edge.partitioner.is_none());
+            let head = before.map_or(node.id, |(edge, _)| head_of[&edge.source]);
             head_of.insert(node.id, head);
         }
-        let heads: Vec<&TestNode> = nodes.iter().filter(|node| !is_chained(node)).collect();
-        let vertices = heads.iter().map(|head| vertex(head, nodes, edges, &head_of)).collect::<Vec<_>>();
+        let heads = nodes.iter().filter(|node| head_of[&node.id] == node.id);
+        let vertices = heads.map(|head| vertex(head, nodes, edges, &head_of)).collect::<Vec<_>>();
         let graph = ExecutionGraphId::random();
         let job = JobId::random();
         let attempt = |vertex: &JobVertex, subtask_index| ExecutionAttemptId {
@@ -262,10 +267,15 @@ impl TestJob {
     }
 }
 
-fn vertex(head: &TestNode, nodes: &[TestNode], edges: &[TestEdge], head_of: &BTreeMap<u32, u32>) -> JobVertex {
+fn vertex(
+    head: &StreamNode,
+    nodes: &[StreamNode],
+    edges: &[(StreamEdge, i64)],
+    head_of: &BTreeMap<u32, u32>,
+) -> JobVertex {
     let members: HashSet<u32> = nodes.iter().map(|node| node.id).filter(|id| head_of[id] == head.id).collect();
     let operators = nodes.iter().filter(|node| members.contains(&node.id)).map(|node| ChainedOperator {
-        node: stream_node(node),
+        node: node.clone(),
         operator_id: OperatorId::from_bytes([0; 16]),
         user_defined_id: None,
         plugin: node.operator.is_guest().then_some(PLUGIN),
@@ -273,40 +283,39 @@ fn vertex(head: &TestNode, nodes: &[TestNode], edges: &[TestEdge], head_of: &BTr
     });
     let operators: Vec<_> = operators.collect();
     let names: Vec<_> = operators.iter().map(|operator| operator.node.name.as_str()).collect();
-    let unchained = || edges.iter().enumerate().filter(|(_, edge)| edge.partitioner.is_some());
+    let dealt = |(index, (edge, timeout)): (usize, &(StreamEdge, i64))| {
+        edge.partitioner.map(|partitioner| (data_set_id(index), edge.clone(), *timeout, partitioner))
+    };
+    let dealt: Vec<_> = edges.iter().enumerate().filter_map(dealt).collect();
+    let inputs = dealt.iter().filter(|(_, edge, ..)| members.contains(&edge.target));
+    let inputs = inputs.map(|(id, edge, _, partitioner)| JobEdge {
+        source: *id,
+        producer: vertex_id(head_of[&edge.source]),
+        partitioner: *partitioner,
+        pattern: pattern(*partitioner),
+        target_node: edge.target,
+        input: edge.input,
+    });
+    let outputs = dealt.iter().filter(|(_, edge, ..)| members.contains(&edge.source));
+    let outputs = outputs.map(|(id, edge, buffer_timeout, partitioner)| IntermediateDataSet {
+        id: *id,
+        edge: edge.clone(),
+        partitioner: *partitioner,
+        pattern: pattern(*partitioner),
+        consumer: vertex_id(head_of[&edge.target]),
+        buffer_timeout: *buffer_timeout,
+    });
+    let chained = edges.iter().map(|(edge, _)| edge);
+    let chained = chained.filter(|edge| edge.partitioner.is_none() && members.contains(&edge.source));
     JobVertex {
         id: vertex_id(head.id),
         name: names.join(" -> "),
-        parallelism: head.parallelism,
+        parallelism: head.parallelism.unwrap(),
         max_parallelism: 128,
         max_parallelism_configured: false,
-        chained_edges: edges
-            .iter()
-            .filter(|edge| edge.partitioner.is_none() && members.contains(&edge.source))
-            .map(stream_edge)
-            .collect(),
-        inputs: unchained()
-            .filter(|(_, edge)| members.contains(&edge.target))
-            .map(|(index, edge)| JobEdge {
-                source: data_set_id(index),
-                producer: vertex_id(head_of[&edge.source]),
-                partitioner: edge.partitioner.unwrap(),
-                pattern: pattern(edge.partitioner.unwrap()),
-                target_node: edge.target,
-                input: edge.input,
-            })
-            .collect(),
-        outputs: unchained()
-            .filter(|(_, edge)| members.contains(&edge.source))
-            .map(|(index, edge)| IntermediateDataSet {
-                id: data_set_id(index),
-                edge: stream_edge(edge),
-                partitioner: edge.partitioner.unwrap(),
-                pattern: pattern(edge.partitioner.unwrap()),
-                consumer: vertex_id(head_of[&edge.target]),
-                buffer_timeout: edge.buffer_timeout,
-            })
-            .collect(),
+        chained_edges: chained.cloned().collect(),
+        inputs: inputs.collect(),
+        outputs: outputs.collect(),
         operators,
         slot_sharing_group: "default".into(),
         co_location_group: None,
@@ -566,6 +575,15 @@ impl SourceReader for TestReader {
                 let count = u32::try_from(count).unwrap();
                 Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Rows, count, data: Bytes::from(batch) }))
             }
+            // "file" is what programs name; its lines are given as a split.
+            "file" if self.split.is_empty() => Ok(ReaderOutput::NeedSplit),
+            "file" => {
+                let data: Vec<u8> = self.split.drain(..).collect();
+                let count = data.iter().filter(|byte| **byte == b'\n').count();
+                self.read += count as u64;
+                let count = u32::try_from(count).unwrap();
+                Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Lines, count, data: Bytes::from(data) }))
+            }
             "lines" if self.read == 0 => {
                 self.read = 1;
                 let data = Bytes::from_static(b"a\nbb\n\nccc\n");
@@ -670,15 +688,19 @@ const EVENTS_MAX: usize = 10_000;
 
 impl Cluster {
     pub fn new(job: &TestJob, function: Function) -> Self {
-        let (sender, events) = bounded(EVENTS_MAX);
-        let collected = Collected::default();
         let calls = Calls::default();
-        let polls = Arc::default();
         let edges = job.info.vertices.iter().flat_map(|vertex| vertex.chained_edges.clone()).collect();
         let plugin = TestPlugin { edges, function, calls: Arc::clone(&calls) };
+        Self { calls, ..Self::with_plugin(Arc::new(plugin)) }
+    }
+
+    pub fn with_plugin(plugin: SharedPlugin) -> Self {
+        let (sender, events) = bounded(EVENTS_MAX);
+        let collected = Collected::default();
+        let polls = Arc::default();
         let services = TaskServices {
             partitions: Arc::default(),
-            plugins: Arc::new(Plugins(Arc::new(plugin))),
+            plugins: Arc::new(Plugins(plugin)),
             connectors: Arc::new(TestConnectors { collected: Arc::clone(&collected), polls: Arc::clone(&polls) }),
             artifacts: Arc::new(|artifact| panic!("no artifact {}", artifact.name)),
             clock: Clock::System,
@@ -688,7 +710,7 @@ impl Cluster {
             services,
             events,
             collected,
-            calls,
+            calls: Calls::default(),
             polls,
             tasks: HashMap::new(),
             states: HashMap::new(),

@@ -11,6 +11,8 @@
 //! Every loop is held by its owner and ends by a message or by its address being
 //! closed. [`MiniCluster::shutdown`] joins them all.
 
+pub mod components;
+
 use std::{fs, future::Future, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
