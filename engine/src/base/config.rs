@@ -207,7 +207,7 @@ impl Configuration {
         let mut settings = Vec::new();
         flatten("", table.get_ref(), &mut settings);
         for (key, value, offset) in settings {
-            let invalid = |source| ConfigFileError::Setting { path: path.to_owned(), line: line_at(offset), source };
+            let invalid = |reason| ConfigFileError::Setting { path: path.to_owned(), line: line_at(offset), reason };
             let value = value.map_err(|found| {
                 let expected = entry(&key).map_or_else(|| "text or a number".to_owned(), OptionEntry::expected);
                 invalid(ConfigError::InvalidValue { key: key.clone(), value: found.to_owned(), expected })
@@ -338,14 +338,14 @@ pub enum ConfigFileError {
         message: String,
     },
     /// A key or value is refused.
-    #[error("{}, line {line}: {source}", path.display())]
+    #[error("{}, line {line}: {reason}", path.display())]
     Setting {
         /// The file.
         path: PathBuf,
         /// One-based.
         line: usize,
         /// Why; told by `Display`, so that the line stays one.
-        source: ConfigError,
+        reason: ConfigError,
     },
 }
 
@@ -606,7 +606,7 @@ pub mod options {
         REGISTRATION_MAX_TIMEOUT: Duration = "cluster.registration.max-timeout", "30 s", "Longest wait for the answer to a registration.";
         REGISTRATION_ERROR_DELAY: Duration = "cluster.registration.error-delay", "10 s", "Pause after a registration that ended in an error.";
         REGISTRATION_REFUSED_DELAY: Duration = "cluster.registration.refused-registration-delay", "30 s", "Pause after a refused registration.";
-        SLOTS: u32 where SLOTS_PER_TASK_EXECUTOR = "taskmanager.numberOfTaskSlots", "1", "Slots of each TaskExecutor. In `engine submit` without a JobManager: as many as the job needs, if unset.";
+        SLOTS: u32 where SLOTS_PER_TASK_EXECUTOR = "taskmanager.numberOfTaskSlots", "1", "Slots of each TaskExecutor. In `engine submit` without a JobManager: as many as the job needs, if unset; in `engine cluster`: 8 or the number of CPU cores, if unset.";
         TASK_MANAGER_REGISTRATION_TIMEOUT: Duration = "taskmanager.registration.timeout", "5 min", "Time without a ResourceManager after which a TaskExecutor ends.";
         SLOT_TIMEOUT: Duration = "taskmanager.slot.timeout", "10 s", "Time after which a slot that was allocated but not used is freed.";
         SLOT_REQUEST_TIMEOUT: Duration = "slot.request.timeout", "5 min", "Time after which an unfulfilled slot request fails the job.";

@@ -112,16 +112,16 @@ pub enum GrantError {
         what: String,
     },
     /// The file or directory cannot be used.
-    #[error("{node} cannot {access} {}: {source}", path.display())]
+    #[error("{node} cannot {access} {}: {reason}", path.display())]
     Unusable {
         /// The operator.
         node: String,
         /// What it would do.
         access: Access,
-        /// With what; its reason is told by `Display`, so that the line stays one.
+        /// With what.
         path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
+        /// Why not; told by `Display`, so that the line stays one.
+        reason: std::io::Error,
     },
     /// Output would be mixed with what is there.
     #[error("{node} cannot write into {}: it is not empty, and a file sink needs a new or empty directory", path.display())]
@@ -213,11 +213,11 @@ pub fn decide(
                 grants.net.push(what);
             }
             Access::Read => {
-                let path = readable(&what, site).map_err(|source| GrantError::Unusable {
+                let path = readable(&what, site).map_err(|reason| GrantError::Unusable {
                     node: node.clone(),
                     access,
                     path: PathBuf::from(&what),
-                    source,
+                    reason,
                 })?;
                 if !read_roots.iter().any(|root| path.starts_with(root)) {
                     if !named {
@@ -229,7 +229,7 @@ pub fn decide(
             }
             Access::Write => {
                 let unusable =
-                    |source| GrantError::Unusable { node: node.clone(), access, path: PathBuf::from(&what), source };
+                    |reason| GrantError::Unusable { node: node.clone(), access, path: PathBuf::from(&what), reason };
                 let path = canonical(&what).map_err(unusable)?;
                 if !write_roots.iter().any(|root| path.starts_with(root)) {
                     if !named {
@@ -329,8 +329,8 @@ fn check_empty(node: &str, path: &Path) -> Result<(), GrantError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
             Err(GrantError::NotADirectory { node: node.to_owned(), path: path.to_owned() })
         }
-        Err(source) => {
-            Err(GrantError::Unusable { node: node.to_owned(), access: Access::Write, path: path.to_owned(), source })
+        Err(reason) => {
+            Err(GrantError::Unusable { node: node.to_owned(), access: Access::Write, path: path.to_owned(), reason })
         }
     }
 }

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use self::{grants::GrantError, rest_client::RestClientError};
 use crate::{
+    connector::ConnectorError,
     graph::error::InvalidGraph,
     protocol::dispatcher::DispatcherError,
     wasm::{AdmissionError, CompileError, GuestError, GuestFailure, RuntimeError},
@@ -65,6 +66,14 @@ pub enum ClientError {
     /// The program's graph cannot be run.
     #[error(transparent)]
     InvalidGraph(#[from] InvalidGraph),
+    /// A source or sink is not used as it can be.
+    #[error("operator \"{node}\"")]
+    Connector {
+        /// Name of the operator.
+        node: String,
+        /// What is wrong.
+        source: ConnectorError,
+    },
     /// The job would open what was not granted.
     #[error(transparent)]
     Grant(#[from] GrantError),
@@ -88,6 +97,7 @@ impl ClientError {
             | Self::ArtifactUnreadable { .. }
             | Self::Admission(_)
             | Self::InvalidGraph(_)
+            | Self::Connector { .. }
             | Self::Grant(_)
             | Self::Rest(
                 RestClientError::BadUrl(_) | RestClientError::NoSuchJob { .. } | RestClientError::AmbiguousJob { .. },

@@ -17,11 +17,12 @@ use crate::{
         config::{Configuration, MemorySize, nearest, options},
         ids::{BlobDigest, JobId},
     },
+    connector::{self, Role},
     graph::{
         digest::graph_digest,
         job_graph::{Artifact, JobGraph, ProgramSpec},
         job_graph_generator::{self, JobSpec},
-        stream_graph::StreamGraph,
+        stream_graph::{Operator, StreamGraph},
         validate::validate,
     },
     wasm::{CompiledPlugin, PluginListing, PluginRuntime, SandboxLimits},
@@ -139,6 +140,7 @@ impl Program {
             graph_digest: graph_digest(&stream_graph),
         };
         let configuration = validate(&stream_graph, &submission.configuration)?.configuration().clone();
+        check_connectors(&stream_graph)?;
         let grants =
             grants::decide(&stream_graph, &submission.args, &configuration, &submission.explicit, submission.site)?;
         if submission.site == Site::Elsewhere {
@@ -154,6 +156,19 @@ impl Program {
         let job_graph = job_graph_generator::generate(&stream_graph, &submission.configuration, spec)?;
         Ok(PlannedJob { stream_graph, job_graph })
     }
+}
+
+/// Checks names and options of sources and sinks, before any is opened.
+fn check_connectors(stream_graph: &StreamGraph) -> Result<(), ClientError> {
+    for node in &stream_graph.nodes {
+        let checked = match &node.operator {
+            Operator::Source(connector) => connector::validate(connector, Role::Source),
+            Operator::Sink(connector) => connector::validate(connector, Role::Sink),
+            Operator::Guest(_) | Operator::GuestSource(_) => Ok(()),
+        };
+        checked.map_err(|source| ClientError::Connector { node: node.name.clone(), source })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -389,7 +389,8 @@ pub struct WriterContext {
 /// What a job may open; the check that each connector makes before it opens anything.
 #[derive(Clone, Debug, Default)]
 pub struct Permissions {
-    /// Canonical files and directories that may be read.
+    /// Canonical files, directories with all below them, and globs below a
+    /// canonical directory, that may be read.
     pub read: Vec<PathBuf>,
     /// Canonical directories that may be written into.
     pub write: Vec<PathBuf>,
@@ -408,7 +409,7 @@ impl Permissions {
             path: path.to_owned(),
             source,
         })?;
-        if self.read.iter().any(|granted| canonical.starts_with(granted)) {
+        if self.read.iter().any(|granted| canonical.starts_with(granted) || glob_holds(granted, &canonical)) {
             return Ok(canonical);
         }
         Err(ConnectorError::NotGranted {
@@ -449,6 +450,14 @@ impl Permissions {
             flag: format!("--allow-net {address}"),
         })
     }
+}
+
+/// True if a granted glob matches the path or a directory that holds it.
+fn glob_holds(granted: &Path, canonical: &Path) -> bool {
+    let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
+    let Some(pattern) = granted.to_str().filter(|text| text.contains(['*', '?', '['])) else { return false };
+    glob::Pattern::new(pattern)
+        .is_ok_and(|pattern| canonical.ancestors().any(|path| pattern.matches_path_with(path, options)))
 }
 
 /// Canonical form of a path whose last components need not exist.

@@ -445,3 +445,21 @@ fn splits_of_failed_subtasks_are_dealt_again() {
         assert_eq!(enumerator.next_split(0).expect("asked"), SplitAssignment::NoMoreSplits, "{name}");
     }
 }
+
+#[test]
+fn a_granted_glob_holds_its_matches_and_what_lies_in_them() {
+    let root = tempfile::tempdir().expect("a directory");
+    let root = root.path().canonicalize().expect("there");
+    for name in ["a.log", "b.txt", "logs-1/x", "deep/c.log"] {
+        let path = root.join(name);
+        std::fs::create_dir_all(path.parent().expect("within the root")).expect("made");
+        std::fs::write(path, "").expect("written");
+    }
+    std::os::unix::fs::symlink(root.join("b.txt"), root.join("link.log")).expect("linked");
+    let permissions = Permissions { read: vec![root.join("*.log"), root.join("logs-*")], ..Permissions::default() };
+    for (name, is_granted) in
+        [("a.log", true), ("logs-1/x", true), ("b.txt", false), ("deep/c.log", false), ("link.log", false)]
+    {
+        assert_eq!(permissions.readable(&root.join(name)).is_ok(), is_granted, "{name}");
+    }
+}

@@ -122,7 +122,7 @@ pub struct ResourceProfile {
 /// What the job may open, as the submitter named it; canonical paths.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Grants {
-    /// Files, and directories with all below them, that may be read.
+    /// Files, directories with all below them, and globs below a canonical directory, that may be read.
     pub read: Vec<PathBuf>,
     /// Directories, new or empty at submission, that may be written into.
     pub write: Vec<PathBuf>,

@@ -20,18 +20,16 @@ use crate::{
         clock::{Clock, Timestamp},
         config::{Configuration, Origin},
         ids::{
-            BlobDigest, ExecutionAttemptId, ExecutionGraphId, ExecutionVertexId, GraphDigest, IntermediateDataSetId,
-            JobId, JobVertexId, OperatorId, ResourceId,
+            BlobDigest, ExecutionAttemptId, ExecutionGraphId, ExecutionVertexId, GraphDigest, JobId, JobVertexId,
+            ResourceId,
         },
         status::{ExecutionState, JobStatus},
     },
     graph::{
-        job_graph::{
-            Artifact, ChainedOperator, DistributionPattern, Grants, IntermediateDataSet, JobEdge, JobGraph, JobVertex,
-            ProgramSpec,
-        },
+        job_graph::{Artifact, Grants, JobGraph, ProgramSpec},
         job_graph_codec,
-        stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamNode},
+        job_graph_generator::{JobSpec, generate},
+        stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamGraph, StreamNode},
     },
     protocol::{
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
@@ -377,9 +375,12 @@ fn node(id: u32, operator: Operator) -> StreamNode {
 
 /// Two vertices, a native source and a guest operator, with an edge between them.
 fn job_graph(job_id: JobId, plugin: &[u8]) -> JobGraph {
-    let plugin = job_submit::digest(plugin);
-    let (source, sink) = (JobVertexId::from_bytes([11; 16]), JobVertexId::from_bytes([12; 16]));
-    let data_set = IntermediateDataSetId::from_bytes([13; 16]);
+    let numbers = ConnectorSpec { name: "stdin".to_owned(), options: BTreeMap::new() };
+    let mut source = node(1, Operator::Source(numbers));
+    source.output_type = Some("string".to_owned());
+    let mut map = node(2, Operator::Guest("Map".to_owned()));
+    map.input_types = vec!["string".to_owned()];
+    map.chaining = ChainingStrategy::Never;
     let edge = StreamEdge {
         source: 1,
         target: 2,
@@ -389,60 +390,20 @@ fn job_graph(job_id: JobId, plugin: &[u8]) -> JobGraph {
         selector: None,
         record_type: "string".to_owned(),
     };
-    let vertex = |id, node: StreamNode| JobVertex {
-        id,
-        name: node.name.clone(),
-        parallelism: 2,
-        max_parallelism: 128,
-        max_parallelism_configured: false,
-        operators: vec![ChainedOperator {
-            plugin: node.operator.is_guest().then_some(plugin),
-            node,
-            operator_id: OperatorId::from_bytes([5; 16]),
-            user_defined_id: None,
-            managed_memory_fraction: 0.0,
-        }],
-        chained_edges: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        slot_sharing_group: "default".to_owned(),
-        co_location_group: None,
-        resources: None,
-    };
-    let numbers = ConnectorSpec { name: "sequence".to_owned(), options: BTreeMap::new() };
-    let mut first = vertex(source, node(1, Operator::Source(numbers)));
-    let mut second = vertex(sink, node(2, Operator::Guest("Map".to_owned())));
-    first.outputs.push(IntermediateDataSet {
-        id: data_set,
-        edge,
-        partitioner: Partitioner::Rebalance,
-        pattern: DistributionPattern::AllToAll,
-        consumer: sink,
-        buffer_timeout: 100,
-    });
-    second.inputs.push(JobEdge {
-        source: data_set,
-        producer: source,
-        partitioner: Partitioner::Rebalance,
-        pattern: DistributionPattern::AllToAll,
-        target_node: 2,
-        input: 0,
-    });
-    JobGraph {
+    let stream_graph = StreamGraph { nodes: vec![source, map], edges: vec![edge], ..StreamGraph::default() };
+    let spec = JobSpec {
         job_id,
-        name: "words".to_owned(),
-        vertices: vec![first, second],
-        configuration: Configuration::default(),
+        default_name: "words".to_owned(),
         program: ProgramSpec {
-            plugin,
+            plugin: job_submit::digest(plugin),
             plugin_name: "words.wasm".to_owned(),
             args: Vec::new(),
             graph_digest: GraphDigest::from_bytes([0; 32]),
         },
         grants: Grants::default(),
         artifacts: Vec::new(),
-        json_plan: "{\"nodes\":[]}".to_owned(),
-    }
+    };
+    generate(&stream_graph, &Configuration::default(), spec).expect("a sound graph")
 }
 
 fn request_part(artifacts: &[(&str, &str)]) -> Vec<u8> {
@@ -780,32 +741,46 @@ fn a_refused_submission_leaves_nothing() {
 #[test]
 fn all_problems_of_a_job_graph_are_told() {
     let fixture = Fixture::start(&[]);
+    let refusal = |graph: &JobGraph| {
+        let encoded = job_graph_codec::encode(graph).expect("encodes");
+        let parts: [(&str, Option<&str>, &[u8]); 3] = [
+            ("request", None, &request_part(&[("model", "m")])),
+            ("f", Some("graph.bin"), &encoded),
+            ("p", Some("words.wasm"), PLUGIN),
+        ];
+        let with_artifact: Vec<(&str, Option<&str>, &[u8])> =
+            parts.into_iter().chain([("m", Some("m"), PLUGIN)]).collect();
+        let (status, answer) = fixture.multipart("/jobs", &with_artifact);
+        assert_eq!(status, 400, "{answer}");
+        assert!(fixture.is_clean());
+        answer["errors"].to_string()
+    };
     let mut graph = job_graph(JobId::random(), PLUGIN);
-    graph.vertices[0].parallelism = 1 << 31;
-    graph.vertices[1].max_parallelism = 1;
-    graph.vertices[1].operators[0].plugin = None;
-    graph.vertices.reverse();
-    graph.artifacts = vec![Artifact { name: "../x".to_owned(), digest: job_submit::digest(PLUGIN) }; 2];
+    graph.artifacts = vec![Artifact { name: "model".to_owned(), digest: job_submit::digest(PLUGIN) }];
+    let mut damaged = graph.clone();
+    damaged.vertices[0].parallelism = 1 << 31;
+    damaged.vertices[1].max_parallelism = 1;
+    let told = refusal(&damaged);
+    assert!(told.contains("parallelism") && told.contains("max parallelism"), "{told}");
+    let mut cyclic = graph.clone();
+    cyclic.vertices[0].outputs[0].edge.source = 2;
+    cyclic.vertices[0].outputs[0].edge.target = 1;
+    let told = refusal(&cyclic);
+    assert!(told.contains("edge"), "{told}");
+    let mut empty = graph.clone();
+    empty.vertices.clear();
+    refusal(&empty);
+    graph.artifacts.push(Artifact { name: "../x".to_owned(), digest: job_submit::digest(PLUGIN) });
+    graph.artifacts.push(graph.artifacts[0].clone());
     graph.configuration.set("execution.row-errors.dead-letter.dir", "/tmp/letters", Origin::Dynamic).expect("valid");
-    let encoded = job_graph_codec::encode(&graph).expect("encodes");
-    let parts: [(&str, Option<&str>, &[u8]); 3] =
-        [("request", None, &request_part(&[])), ("f", Some("graph.bin"), &encoded), ("p", Some("words.wasm"), PLUGIN)];
-    let (status, answer) = fixture.multipart("/jobs", &parts);
-    assert_eq!(status, 400);
-    let told = answer["errors"].to_string();
+    let told = refusal(&graph);
     for problem in [
-        "parallelism 2147483648 is not between 1 and 32768",
-        "max parallelism 1 is not between its parallelism 2",
-        "2147483650 subtasks",
-        "is there a cycle?",
-        "does not belong to the job's plugin",
-        "artifact \\\"../x\\\" occurs twice",
+        "artifact \\\"model\\\" occurs twice",
         "its name is not a plain file name",
         "the job may not write /tmp/letters",
     ] {
         assert!(told.contains(problem), "{problem}: {told}");
     }
-    assert!(fixture.is_clean());
 }
 
 #[test]
@@ -848,7 +823,7 @@ fn plugins_are_uploaded_planned_run_and_deleted() {
     assert_eq!(list["files"][0]["entry"][0]["description"], "counts words");
     assert_eq!(list["address"], json!(format!("http://{}", fixture.address)));
     let (status, plan) = fixture.json("POST", &format!("/jars/{id}/plan"), "");
-    assert_eq!((status, plan), (200, json!({"plan": {"nodes": []}})));
+    assert_eq!((status, plan["plan"]["nodes"].as_array().map(Vec::len)), (200, Some(2)));
     let job = JobId::random();
     let body = json!({"jobId": job, "programArgsList": ["--a", "b c"], "parallelism": 3, "entryClass": "ignored"});
     let (status, answer) = fixture.json("POST", &format!("/v1/jars/{id}/run"), &body.to_string());

@@ -1,0 +1,270 @@
+//! Shows how a job gets on: on a terminal a line per vertex that is kept up to
+//! date, on a pipe plain lines from time to time; and a summary at its end.
+
+use std::{io::IsTerminal, time::Duration};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::say;
+use crate::{
+    base::clock::Timestamp,
+    client::job_snapshot::{JobSnapshot, VertexSnapshot},
+};
+
+/// Between two pictures on a terminal.
+const TERMINAL_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two reports on a pipe.
+const PIPE_INTERVAL: Duration = Duration::from_secs(10);
+/// Vertices that are shown on a terminal; the rest is counted.
+const SHOWN_VERTICES_MAX: usize = 12;
+/// Characters of a vertex's name.
+const NAME_CHARS_MAX: usize = 40;
+
+/// What was shown last, and where.
+pub(crate) struct Progress {
+    screen: Option<Screen>,
+    last: Option<(JobSnapshot, Timestamp)>,
+    started: Timestamp,
+}
+
+struct Screen {
+    bars: MultiProgress,
+    lines: Vec<ProgressBar>,
+}
+
+impl Progress {
+    /// Pictures if standard error is a terminal, else lines.
+    pub(crate) fn on_standard_error(now: Timestamp) -> Self {
+        let screen = std::io::stderr().is_terminal().then(|| Screen { bars: MultiProgress::new(), lines: Vec::new() });
+        Self { screen, last: None, started: now }
+    }
+
+    /// Between two calls of [`Progress::show`].
+    pub(crate) fn interval(&self) -> Duration {
+        if self.screen.is_some() { TERMINAL_INTERVAL } else { PIPE_INTERVAL }
+    }
+
+    pub(crate) fn show(&mut self, snapshot: &JobSnapshot, now: Timestamp) {
+        let (since, former) = match &self.last {
+            Some((former, then)) => (now.since(*then), Some(former)),
+            None => (now.since(self.started), None),
+        };
+        let lines = lines(former, snapshot, since);
+        match &mut self.screen {
+            Some(screen) => screen.draw(&lines),
+            None => lines.iter().for_each(|line| say(line)),
+        }
+        self.last = Some((snapshot.clone(), now));
+    }
+
+    /// Removes the picture, so that text can follow.
+    pub(crate) fn clear(&mut self) {
+        if let Some(screen) = &mut self.screen {
+            for line in screen.lines.drain(..) {
+                line.finish_and_clear();
+            }
+        }
+    }
+}
+
+impl Screen {
+    fn draw(&mut self, lines: &[String]) {
+        let shown = if lines.len() <= SHOWN_VERTICES_MAX + 1 { lines } else { &lines[..=SHOWN_VERTICES_MAX] };
+        while self.lines.len() < shown.len() {
+            let bar = self.bars.add(ProgressBar::no_length());
+            bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is a valid one"));
+            self.lines.push(bar);
+        }
+        for (bar, line) in self.lines.iter().zip(shown) {
+            bar.set_message(line.clone());
+        }
+    }
+}
+
+/// One line for the job and one for each vertex.
+fn lines(former: Option<&JobSnapshot>, snapshot: &JobSnapshot, since: Duration) -> Vec<String> {
+    let mut head = format!("{} {}", duration_text(snapshot.duration_ms), snapshot.status);
+    if 0 < snapshot.restarts {
+        head.push_str(&format!(", {} restarts", snapshot.restarts));
+    }
+    let mut lines = vec![head];
+    for (id, vertex) in &snapshot.vertices {
+        let nothing = VertexSnapshot::default();
+        let before = former
+            .and_then(|former| former.vertices.iter().find(|(known, _)| known == id))
+            .map_or(&nothing, |(_, vertex)| vertex);
+        lines.push(vertex_line(before, vertex, since));
+    }
+    lines
+}
+
+/// Rows and bytes that came in; what a source makes itself counts where it goes out.
+fn flow(vertex: &VertexSnapshot) -> (u64, u64) {
+    if vertex.records_in == 0 { (vertex.records_out, vertex.bytes_out) } else { (vertex.records_in, vertex.bytes_in) }
+}
+
+fn vertex_line(before: &VertexSnapshot, now: &VertexSnapshot, since: Duration) -> String {
+    let ((rows_before, bytes_before), (rows, bytes)) = (flow(before), flow(now));
+    // After a restart the counters begin anew.
+    let (rows_before, bytes_before) =
+        if rows < rows_before || bytes < bytes_before { (0, 0) } else { (rows_before, bytes_before) };
+    let time = |vertex: &VertexSnapshot| vertex.back_pressured_ms + vertex.idle_ms + vertex.busy_ms;
+    let passed = time(now).saturating_sub(time(before));
+    let pressed = now.back_pressured_ms.saturating_sub(before.back_pressured_ms);
+    let share = (pressed * 100).checked_div(passed).unwrap_or(0).min(100);
+    format!(
+        "  {:NAME_CHARS_MAX$} {}/{}  {:>14} rows  {:>12}/s  {:>9}/s  back-pressure {share} %",
+        shortened(&now.name),
+        now.running_or_finished,
+        now.parallelism,
+        grouped(rows),
+        grouped(per_second(rows - rows_before, since)),
+        bytes_text(per_second(bytes - bytes_before, since)),
+    )
+}
+
+fn per_second(count: u64, since: Duration) -> u64 {
+    let millis = u64::try_from(since.as_millis()).unwrap_or(u64::MAX).max(1);
+    count.saturating_mul(1000) / millis
+}
+
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= NAME_CHARS_MAX {
+        return name.to_owned();
+    }
+    name.chars().take(NAME_CHARS_MAX - 1).chain(['…']).collect()
+}
+
+/// Digits in groups of three.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if 0 < index && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Bytes with a decimal unit and three digits.
+pub(crate) fn bytes_text(bytes: u64) -> String {
+    let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "kB")];
+    match units.into_iter().find(|(size, _)| *size <= bytes) {
+        Some((size, unit)) if bytes / size < 10 => format!("{}.{:02} {unit}", bytes / size, bytes % size * 100 / size),
+        Some((size, unit)) if bytes / size < 100 => format!("{}.{} {unit}", bytes / size, bytes % size * 10 / size),
+        Some((size, unit)) => format!("{} {unit}", bytes / size),
+        None => format!("{bytes} B"),
+    }
+}
+
+/// For example "0.42 s" or "1 h 02 min 03 s".
+pub(crate) fn duration_text(millis: u64) -> String {
+    let seconds = millis / 1000;
+    match seconds {
+        0..60 => format!("{seconds}.{:02} s", millis % 1000 / 10),
+        60..3600 => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {:02} min {:02} s", seconds / 3600, seconds / 60 % 60, seconds % 60),
+    }
+}
+
+/// How the job ended, with a table of its vertices.
+pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
+    let mut text = format!(
+        "Job {} \"{}\" is {} after {}",
+        snapshot.id,
+        shortened(&snapshot.name),
+        snapshot.status,
+        duration_text(snapshot.duration_ms)
+    );
+    text.push_str(&format!(
+        "\n  {:NAME_CHARS_MAX$} {:>8} {:>15} {:>15} {:>9} {:>9}",
+        "vertex", "subtasks", "rows in", "rows out", "in", "out"
+    ));
+    for (_, vertex) in &snapshot.vertices {
+        text.push_str(&format!(
+            "\n  {:NAME_CHARS_MAX$} {:>8} {:>15} {:>15} {:>9} {:>9}",
+            shortened(&vertex.name),
+            vertex.parallelism,
+            grouped(vertex.records_in),
+            grouped(vertex.records_out),
+            bytes_text(vertex.bytes_in),
+            bytes_text(vertex.bytes_out)
+        ));
+    }
+    text.push_str(&format!(
+        "\n  {} rejected rows, {} restarts",
+        grouped(snapshot.rejected_rows()),
+        grouped(snapshot.restarts)
+    ));
+    text
+}
+
+/// The same for scripts.
+pub(crate) fn summary_json(snapshot: &JobSnapshot) -> Value {
+    let vertices: Vec<Value> = snapshot
+        .vertices
+        .iter()
+        .map(|(id, vertex)| {
+            let mut entry = serde_json::to_value(vertex).expect("numbers and text serialize");
+            entry["id"] = json!(id);
+            entry
+        })
+        .collect();
+    json!({
+        "job-id": snapshot.id,
+        "name": snapshot.name,
+        "status": snapshot.status,
+        "duration-ms": snapshot.duration_ms,
+        "restarts": snapshot.restarts,
+        "rejected-rows": snapshot.rejected_rows(),
+        "failure": snapshot.failure,
+        "vertices": vertices,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        for (number, expected) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(grouped(number), expected);
+        }
+        for (bytes, expected) in
+            [(999, "999 B"), (1000, "1.00 kB"), (12_345, "12.3 kB"), (1_234_567, "1.23 MB"), (456_000_000, "456 MB")]
+        {
+            assert_eq!(bytes_text(bytes), expected);
+        }
+        for (millis, expected) in
+            [(5, "0.00 s"), (1230, "1.23 s"), (61_000, "1 min 01 s"), (3_723_000, "1 h 02 min 03 s")]
+        {
+            assert_eq!(duration_text(millis), expected);
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_looks() {
+        let before = VertexSnapshot { records_in: 100, bytes_in: 1000, idle_ms: 500, ..VertexSnapshot::default() };
+        let now = VertexSnapshot {
+            name: "Map".to_owned(),
+            parallelism: 4,
+            running_or_finished: 3,
+            records_in: 2100,
+            bytes_in: 5000,
+            idle_ms: 1000,
+            back_pressured_ms: 250,
+            busy_ms: 250,
+            ..VertexSnapshot::default()
+        };
+        let line = vertex_line(&before, &now, Duration::from_secs(2));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words.join(" "), "Map 3/4 2,100 rows 1,000/s 2.00 kB/s back-pressure 25 %");
+        // Counters that went back began anew.
+        let line = vertex_line(&now, &before, Duration::from_secs(1));
+        assert!(line.contains(" 100/s"), "{line}");
+    }
+}

@@ -1,0 +1,369 @@
+//! `engine submit`: plans a plugin, runs it in this process or hands it to a
+//! JobManager, and waits for the job's end.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use clap::Args;
+use serde_json::json;
+
+use super::{
+    CliError, ClusterWiring, GlobalOptions, JobManagerOption, Outcome, Output,
+    embedded::{self, ClusterSize},
+    logging,
+    progress::{self, Progress},
+    say,
+    settings::{self, ExplicitSettings},
+};
+use crate::{
+    base::{
+        clock::Clock,
+        config::{Configuration, Origin, options},
+        ids::JobId,
+        status::JobStatus,
+    },
+    client::{
+        ClientError,
+        grants::{ExplicitGrants, Site},
+        job_client::JobClient,
+        job_snapshot::JobSnapshot,
+        program::{PlannedJob, Program, Submission, read_plugin},
+        rest_client::{RestClient, SentFile},
+    },
+    graph::{
+        job_graph::{Artifact, JobGraph},
+        job_graph_codec,
+    },
+    job_manager::blob_store::BlobStore,
+    mini_cluster::{self, Storage},
+    protocol::dispatcher::DispatcherRequest,
+    wasm::{PluginRuntime, PluginRuntimeConfig},
+};
+
+/// Exit code after a second Ctrl-C: 128 and the number of the signal, as shells have it.
+const INTERRUPTED: u8 = 130;
+/// Heartbeats, which carry the numbers of progress, in a process that has nobody else to burden.
+const EMBEDDED_HEARTBEAT: &str = "1 s";
+/// Threads of the control plane; tasks have their own.
+const CONTROL_THREADS: usize = 2;
+
+/// Options that say which program is run, how, and what it may open; shared with `engine plan`.
+#[derive(Debug, Args)]
+pub(crate) struct ProgramOptions {
+    /// Parallelism of operators that set none.
+    #[arg(short, long, value_name = "COUNT")]
+    pub(crate) parallelism: Option<u32>,
+    /// Name of the job.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Lets the job read a file, or a directory with all below it; may be repeated.
+    #[arg(long, value_name = "PATH")]
+    allow_read: Vec<String>,
+    /// Lets the job write into a directory; may be repeated.
+    #[arg(long, value_name = "DIR")]
+    allow_write: Vec<String>,
+    /// Lets the job connect to an address or listen on it; may be repeated.
+    #[arg(long, value_name = "HOST:PORT")]
+    allow_net: Vec<String>,
+    /// Gives every subtask a file under a name; may be repeated.
+    #[arg(long, value_name = "NAME=PATH")]
+    artifact: Vec<String>,
+}
+
+/// `engine submit`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "engine submit [OPTIONS] <PLUGIN> [PROGRAM ARGUMENTS]...",
+    after_help = "Options of the engine stand before the plugin, all behind it belongs to the program. A program \
+        argument that is a path or an address, as a whole or behind `--name=`, lets the job open it: for reading if \
+        a source uses it, for writing into a new or empty directory if a sink does.\n\n\
+        Without a JobManager the job runs in this process, and ends with it. Ctrl-C cancels the job, a second one \
+        leaves at once.\n\n\
+        Examples:\n  \
+        engine submit word_count.wasm --input access.log --output counts\n  \
+        engine submit -p 4 -D restart-strategy.type=fixed-delay word_count.wasm --input 'logs/*.log' --output out\n  \
+        engine submit --allow-read /data/tables --name lookup lookup.wasm\n  \
+        engine submit --jobmanager http://127.0.0.1:8081 --detached word_count.wasm --socket 127.0.0.1:9000\n  \
+        engine submit --print-config"
+)]
+pub(crate) struct SubmitOptions {
+    #[command(flatten)]
+    program: ProgramOptions,
+    #[command(flatten)]
+    job_manager: JobManagerOption,
+    /// Returns when the JobManager has taken the job, and prints its id.
+    #[arg(short, long)]
+    detached: bool,
+    /// Prints each setting with where it came from, and runs nothing.
+    #[arg(long)]
+    print_config: bool,
+    /// The plugin, a .wasm file, and the arguments of its program.
+    #[arg(
+        trailing_var_arg = true,
+        required_unless_present = "print_config",
+        value_name = "PLUGIN> <PROGRAM ARGUMENTS"
+    )]
+    plugin_and_args: Vec<String>,
+}
+
+impl ProgramOptions {
+    pub(crate) fn settings(&self) -> ExplicitSettings {
+        let mut settings = ExplicitSettings::default();
+        settings.add("--parallelism", &options::PARALLELISM, self.parallelism);
+        settings.add("--name", &options::JOB_NAME, self.name.as_ref());
+        settings
+    }
+
+    fn explicit_grants(&self) -> ExplicitGrants {
+        ExplicitGrants { read: self.allow_read.clone(), write: self.allow_write.clone(), net: self.allow_net.clone() }
+    }
+}
+
+/// A program with its graphs, and the files that go with it.
+pub(crate) struct Prepared {
+    pub(crate) planned: PlannedJob,
+    pub(crate) program: Program,
+    artifacts: Vec<SentFile>,
+}
+
+/// Reads, admits, compiles and plans a plugin.
+pub(crate) fn prepare(
+    plugin_and_args: &[String],
+    program_options: &ProgramOptions,
+    configuration: &Configuration,
+    runtime: &PluginRuntime,
+    site: Site,
+) -> Result<Prepared, CliError> {
+    let (plugin, args) = plugin_and_args.split_first().expect("the command line demands a plugin");
+    let path = PathBuf::from(plugin);
+    let content = read_plugin(&path, configuration)?;
+    let name = path.file_name().map_or_else(|| plugin.clone(), |name| name.to_string_lossy().into_owned());
+    let program = Program::load(runtime, content, &name)?;
+    let artifacts = read_artifacts(&program_options.artifact)?;
+    let mut explicit = program_options.explicit_grants();
+    if site == Site::Here {
+        explicit.extend(ExplicitGrants::from_configuration(configuration));
+    }
+    let planned = program.plan(Submission {
+        job: JobId::random(),
+        args: args.to_vec(),
+        configuration: configuration.clone(),
+        explicit,
+        site,
+        artifacts: artifacts
+            .iter()
+            .map(|artifact| Artifact { name: artifact.name.clone(), digest: BlobStore::digest(&artifact.content) })
+            .collect(),
+    })?;
+    Ok(Prepared { planned, program, artifacts })
+}
+
+fn read_artifacts(artifacts: &[String]) -> Result<Vec<SentFile>, CliError> {
+    let mut read: Vec<SentFile> = Vec::new();
+    for artifact in artifacts {
+        let Some((name, path)) = artifact.split_once('=') else {
+            return Err(CliError::usage(anyhow::anyhow!("--artifact {artifact}: expected NAME=PATH")));
+        };
+        if std::path::Path::new(name).file_name() != Some(name.as_ref()) {
+            return Err(CliError::usage(anyhow::anyhow!("--artifact {artifact}: \"{name}\" is no plain file name")));
+        }
+        if read.iter().any(|known| known.name == name) {
+            return Err(CliError::usage(anyhow::anyhow!("--artifact {artifact}: there are two of this name")));
+        }
+        let content = std::fs::read(path)
+            .map_err(|source| ClientError::ArtifactUnreadable { path: PathBuf::from(path), source })?;
+        read.push(SentFile { name: name.to_owned(), content: Bytes::from(content) });
+    }
+    Ok(read)
+}
+
+pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions, wiring: ClusterWiring) -> Outcome {
+    let mut explicit = submit.program.settings();
+    explicit.add("--jobmanager", &options::JOB_MANAGER_URL, submit.job_manager.jobmanager.as_ref());
+    let mut configuration = settings::load(global, &explicit)?;
+    logging::start(global, "warn", None)?;
+    if submit.print_config && submit.plugin_and_args.is_empty() {
+        return settings::print_effective(&configuration, global.output);
+    }
+    let remote = configuration.get(&options::JOB_MANAGER_URL).is_some();
+    if submit.detached && !remote && !submit.print_config {
+        return Err(CliError::usage(anyhow::anyhow!(
+            "--detached needs a JobManager that goes on running the job: start one with `engine cluster`, and say \
+             where it is with --jobmanager URL"
+        )));
+    }
+    let site = if remote { Site::Elsewhere } else { Site::Here };
+    if !remote {
+        // Weaker than all that the user says.
+        configuration
+            .set(options::HEARTBEAT_INTERVAL.key, EMBEDDED_HEARTBEAT, Origin::Default)
+            .map_err(CliError::failed)?;
+    }
+    let plugins =
+        PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
+    let prepared = prepare(&submit.plugin_and_args, &submit.program, &configuration, &plugins, site)?;
+    if submit.print_config {
+        return settings::print_effective(&prepared.planned.job_graph.configuration, global.output);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CONTROL_THREADS)
+        .thread_name("control-plane")
+        .enable_all()
+        .build()?;
+    let outcome = runtime.block_on(async {
+        if remote {
+            submit_remotely(prepared, &configuration, submit.detached, global.output).await
+        } else {
+            run_here(prepared, &configuration, &plugins, wiring, global.output).await
+        }
+    });
+    // A thread that reads standard input never ends by itself.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn submit_remotely(prepared: Prepared, configuration: &Configuration, detached: bool, output: Output) -> Outcome {
+    warn_of_owner_settings(configuration);
+    let rest = RestClient::new(configuration)?;
+    let Prepared { planned: PlannedJob { job_graph, .. }, program, artifacts } = prepared;
+    let encoded = job_graph_codec::encode(&job_graph).map_err(CliError::failed)?;
+    let plugin = SentFile { name: program.name, content: program.content };
+    let job = job_graph.job_id;
+    let sender = rest.clone();
+    let sent = tokio::task::spawn_blocking(move || sender.submit(&job_graph, encoded, &plugin, &artifacts)).await;
+    sent.map_err(CliError::failed)??;
+    if detached {
+        return match output {
+            Output::Text => super::print(&job.to_string()),
+            Output::Json => super::print_json(&json!({ "job-id": job })),
+        };
+    }
+    say(&format!("Job has been submitted with JobID {job}"));
+    let client = JobClient::Remote {
+        rest,
+        retries_max: configuration.get(&options::REST_RETRY_ATTEMPTS),
+        retry_delay: configuration.get(&options::REST_RETRY_DELAY),
+    };
+    let snapshot = watch(&client, job, &Clock::System).await?;
+    conclude(&snapshot, output)
+}
+
+/// The owner of a JobManager decides over its sandbox.
+fn warn_of_owner_settings(configuration: &Configuration) {
+    for (key, _, origin) in configuration.iter() {
+        let owned = key.starts_with("sandbox.") || key.starts_with("plugin.");
+        if owned && matches!(origin, Origin::Dynamic | Origin::CommandLine) {
+            say(&format!("warning: {key} is decided by the owner of the JobManager, and is ignored here"));
+        }
+    }
+}
+
+async fn run_here(
+    prepared: Prepared,
+    configuration: &Configuration,
+    plugins: &Arc<PluginRuntime>,
+    wiring: ClusterWiring,
+    output: Output,
+) -> Outcome {
+    let Prepared { planned: PlannedJob { job_graph, .. }, program, artifacts } = prepared;
+    let size = ClusterSize {
+        task_executors: 1,
+        slots_per_task_executor: slots(&job_graph, configuration),
+        storage: Storage::Temporary,
+    };
+    let cluster = embedded::start(configuration, size, plugins, wiring).await.map_err(CliError::failed)?;
+    let blobs = cluster.blobs();
+    for content in std::iter::once(&program.content).chain(artifacts.iter().map(|artifact| &artifact.content)) {
+        blobs.put(content).map_err(CliError::failed)?;
+    }
+    let job = job_graph.job_id;
+    let client = JobClient::Embedded { gateway: cluster.gateway(), clock: Clock::System };
+    let watched = async {
+        cluster.gateway().request(DispatcherRequest::SubmitJob(job_graph)).await.map_err(ClientError::from)?;
+        watch(&client, job, &Clock::System).await
+    };
+    let outcome = tokio::select! {
+        outcome = watched => outcome,
+        ended = cluster.terminated() => Err(match ended {
+            Err(error) => CliError::failed(error),
+            Ok(()) => CliError::failed(anyhow::anyhow!("the cluster ended before the job")),
+        }),
+    };
+    // How the job ended is what counts; what could not be tidied up is only logged.
+    if let Err(error) = cluster.shutdown().await {
+        tracing::warn!("{:#}", anyhow::Error::from(error));
+    }
+    conclude(&outcome?, output)
+}
+
+/// As many as were configured, else as many as the job needs.
+fn slots(job_graph: &JobGraph, configuration: &Configuration) -> u32 {
+    if configuration.is_set(&options::SLOTS) {
+        configuration.get(&options::SLOTS)
+    } else {
+        mini_cluster::required_slots(job_graph)
+    }
+}
+
+/// Waits for the job's end, shows progress, and cancels the job at Ctrl-C.
+pub(crate) async fn watch(client: &JobClient, job: JobId, clock: &Clock) -> Result<JobSnapshot, CliError> {
+    let mut progress = Progress::on_standard_error(clock.now());
+    let mut ticks = tokio::time::interval(progress.interval());
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // The first tick comes at once, when there is nothing to show.
+    ticks.tick().await;
+    let mut ended = std::pin::pin!(client.await_termination(job));
+    let mut is_cancelling = false;
+    let snapshot = loop {
+        tokio::select! {
+            snapshot = &mut ended => break snapshot?,
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted?;
+                progress.clear();
+                if is_cancelling {
+                    return Err(CliError::Exit(INTERRUPTED));
+                }
+                is_cancelling = true;
+                say("cancelling the job; press Ctrl-C again to leave at once");
+                if let Err(error) = client.cancel(job).await {
+                    say(&format!("the job could not be cancelled: {:#}", anyhow::Error::from(error)));
+                }
+            }
+            _ = ticks.tick() => {
+                // Progress is a courtesy: whether the job can be asked is seen by the wait for its end.
+                let asked = tokio::time::timeout(ASK_TIME_MAX, client.snapshot(job)).await;
+                if let Ok(Ok(snapshot)) = asked {
+                    progress.show(&snapshot, clock.now());
+                }
+            }
+        }
+    };
+    progress.clear();
+    Ok(snapshot)
+}
+
+/// Longest wait for numbers of progress.
+const ASK_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Tells how the job ended, and makes it the exit code.
+pub(crate) fn conclude(snapshot: &JobSnapshot, output: Output) -> Outcome {
+    if output == Output::Json {
+        super::print_json(&progress::summary_json(snapshot))?;
+    }
+    match snapshot.status {
+        JobStatus::Finished => {
+            say(&progress::summary(snapshot));
+            Ok(())
+        }
+        JobStatus::Failed => {
+            say(&progress::summary(snapshot));
+            let failure = snapshot.failure.as_deref().unwrap_or("no reason is known");
+            Err(CliError::Failed(anyhow::anyhow!("job {} failed: {failure}", snapshot.id)))
+        }
+        JobStatus::Canceled => {
+            say(&progress::summary(snapshot));
+            Err(CliError::Failed(anyhow::anyhow!("job {} was cancelled", snapshot.id)))
+        }
+        status => Err(CliError::Failed(anyhow::anyhow!("job {} is left {status}", snapshot.id))),
+    }
+}
