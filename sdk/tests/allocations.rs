@@ -54,15 +54,15 @@ fn words(lines: &DataStream<str>) -> DataStream<str> {
 fn allocations(mut harness: TestHarness) -> u64 {
     let line = ["stream", "engine", "a", "somewhat-longer-word-than-others"].map(str::to_owned);
     let line = line.iter().cycle().take(WORDS).cloned().collect::<Vec<_>>().join(" ");
-    harness.push::<str>(&line).unwrap();
+    harness.push::<str>(&line).expect("the job takes lines");
     let before = ALLOCATIONS.get();
-    harness.push::<str>(&line).unwrap();
+    harness.push::<str>(&line).expect("the job takes lines");
     ALLOCATIONS.get() - before
 }
 
 #[track_caller]
 fn check(harness: engine_sdk::Result<TestHarness>) {
-    let allocations = allocations(harness.unwrap());
+    let allocations = allocations(harness.expect("the job can be declared"));
     assert!(0 < allocations, "the allocator counts");
     assert!(allocations < ALLOCATIONS_MAX, "{allocations} allocations for {WORDS} words");
 }
