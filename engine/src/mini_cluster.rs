@@ -382,7 +382,16 @@ impl Services {
         };
         let endpoint = Box::new(TaskExecutor::new(config, start_task, events));
         let run = run_endpoint(endpoint, mailbox, self.config.clock.clone(), Handlers::Compute);
-        Ok((id.clone(), self.spawn_loop(format!("TaskExecutor {id}"), run)))
+        let address = Address::TaskExecutor(id.clone());
+        let leader = self.election.listen(Address::ResourceManager);
+        let forward = forward_leader(self.rpc.clone(), address, leader);
+        let run_both = async move {
+            tokio::select! {
+                () = run => {}
+                () = forward => {}
+            }
+        };
+        Ok((id.clone(), self.spawn_loop(format!("TaskExecutor {id}"), run_both)))
     }
 
     fn dispatcher_parts(&self, fence: Fence, alive: mpsc::Sender<()>) -> Result<DispatcherParts, ClusterError> {
@@ -439,6 +448,19 @@ fn died(job: JobId, job_master: JobMasterId, message: String) -> JobMasterFailed
     let cause =
         FailureCause { code: "internal".to_owned(), message, detail, recoverability: Recoverability::Unrecoverable };
     JobMasterFailed { job, job_master, cause }
+}
+
+/// Tells a TaskExecutor whenever another ResourceManager leads. Never ends.
+async fn forward_leader(rpc: RpcService, to: Address, mut leader: watch::Receiver<Option<Fence>>) {
+    leader.mark_changed();
+    while leader.changed().await.is_ok() {
+        let fence = *leader.borrow_and_update();
+        if let Some(Fence::ResourceManager(id)) = fence {
+            let message = Message::TaskExecutor(TaskExecutorMessage::ResourceManagerLeader(id));
+            rpc.send_waiting(to_itself(to.clone(), Fence::None, message)).await;
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Runs a ResourceManager for each leadership, the next when the former has ended.

@@ -291,7 +291,9 @@ impl TaskExecutor {
             Fence::Dispatcher(_) | Fence::ResourceManager(_) | Fence::None => false,
         };
         match message {
-            TaskExecutorMessage::TaskEventsWaiting | TaskExecutorMessage::Stop(_) => !is_own,
+            TaskExecutorMessage::ResourceManagerLeader(_)
+            | TaskExecutorMessage::TaskEventsWaiting
+            | TaskExecutorMessage::Stop(_) => !is_own,
             TaskExecutorMessage::RegisteredAtResourceManager(_) => false,
             TaskExecutorMessage::ResourceManagerRefused(_) => match self.resource_manager {
                 ResourceManagerConnection::Registering { .. } => false,
@@ -333,6 +335,7 @@ impl TaskExecutor {
             TaskExecutorMessage::SplitAssigned(answer) => self.split_assigned(answer),
             TaskExecutorMessage::JobMasterHeartbeat(job) => self.job_master_heartbeat(from, fence, job),
             TaskExecutorMessage::DisconnectJobMaster(job, reason) => self.lose_job_master(job, &reason, now),
+            TaskExecutorMessage::ResourceManagerLeader(id) => self.resource_manager_leads(id, now),
             TaskExecutorMessage::TaskEventsWaiting => {}
             TaskExecutorMessage::Stop(reason) => self.stop(&reason, now),
         }
@@ -361,6 +364,20 @@ impl TaskExecutor {
         if let ResourceManagerConnection::Registering { .. } = self.resource_manager {
             tracing::debug!(task_executor = %self.config.id, resource_manager = %id, "registered");
             self.resource_manager = ResourceManagerConnection::Registered { id, last_heard: now };
+        }
+    }
+
+    /// Registers at a new leader at once, instead of when the former has been silent for
+    /// long. Tasks go on.
+    fn resource_manager_leads(&mut self, leader: ResourceManagerId, now: Timestamp) {
+        match self.resource_manager {
+            ResourceManagerConnection::Registered { id, .. } if id == leader => {}
+            ResourceManagerConnection::Registered { .. } | ResourceManagerConnection::Registering { .. }
+                if self.phase == Phase::Running =>
+            {
+                self.begin_registration(now);
+            }
+            ResourceManagerConnection::Registered { .. } | ResourceManagerConnection::Registering { .. } => {}
         }
     }
 
