@@ -125,6 +125,16 @@ impl ResourceManager {
         self.stale_messages
     }
 
+    /// Number of free slots by TaskExecutor.
+    #[cfg(test)]
+    pub(crate) fn free_slots(&self) -> BTreeMap<ResourceId, u32> {
+        let free = |id: &ResourceId| {
+            let (slots, allocated) = self.slot_manager.slots_of(id);
+            slots - allocated.len() as u32
+        };
+        self.task_executors.keys().map(|id| (id.clone(), free(id))).collect()
+    }
+
     /// True for a message of another leadership.
     fn is_fenced_off(&self, envelope: &Envelope) -> bool {
         match &envelope.message {

@@ -14,6 +14,10 @@
 //! What a TaskExecutor reports wins over what is written here; a pending request is
 //! repeated until it is answered, so that a lost message delays and does not stop.
 //!
+//! Two jobs that each hold a part of what they need would wait for each other. So only
+//! the job that has needed slots for the longest gets a part; it gets what becomes free,
+//! and cannot starve. The others get all that they miss at once, or nothing.
+//!
 //! Invariants: a slot has one state, so it is promised to one job at a time; slots that
 //! a job has or was promised never exceed what it declared by this component's doing.
 //!
@@ -64,6 +68,8 @@ struct TaskExecutorSlots {
 #[derive(Debug)]
 struct Requirements {
     job_master: JobMasterId,
+    /// Place in the order in which jobs began to need slots.
+    place: u64,
     /// One entry per slot, those with the largest profile first; `None`: any slot.
     slots: Vec<Option<ResourceProfile>>,
 }
@@ -82,13 +88,15 @@ pub struct CheckResult {
 pub struct SlotManager {
     task_executors: BTreeMap<ResourceId, TaskExecutorSlots>,
     requirements: BTreeMap<JobId, Requirements>,
+    /// Number of jobs that began to need slots.
+    places: u64,
     draw_allocation: AllocationSource,
 }
 
 impl SlotManager {
     /// Makes a manager of no slots.
     pub fn new(draw_allocation: AllocationSource) -> Self {
-        Self { task_executors: BTreeMap::new(), requirements: BTreeMap::new(), draw_allocation }
+        Self { task_executors: BTreeMap::new(), requirements: BTreeMap::new(), places: 0, draw_allocation }
     }
 
     /// Enters a TaskExecutor, in place of its former registration.
@@ -170,7 +178,9 @@ impl SlotManager {
         if slots.is_empty() {
             self.requirements.remove(&job);
         } else {
-            self.requirements.insert(job, Requirements { job_master, slots });
+            let place = self.requirements.get(&job).map_or(self.places + 1, |former| former.place);
+            self.places = self.places.max(place);
+            self.requirements.insert(job, Requirements { job_master, place, slots });
         }
         self.withdraw_surplus(job);
     }
@@ -182,12 +192,14 @@ impl SlotManager {
         self.withdraw_surplus(job);
     }
 
-    /// Gives free slots to the jobs that need some, in the order of their ids, and
-    /// repeats what was not answered.
+    /// Gives free slots to the jobs that need some, in the order in which they began to,
+    /// and repeats what was not answered.
     pub fn check(&mut self, now: Timestamp) -> CheckResult {
         let mut result = CheckResult { requests: self.repeat_requests(now), short: Vec::new() };
-        let jobs: Vec<JobId> = self.requirements.keys().copied().collect();
-        for job in jobs {
+        let mut jobs: Vec<(u64, JobId)> =
+            self.requirements.iter().map(|(job, requirements)| (requirements.place, *job)).collect();
+        jobs.sort();
+        for (_, job) in jobs {
             self.check_job(job, now, &mut result);
         }
         result
@@ -225,20 +237,26 @@ impl SlotManager {
             .map(|(_, profile, _)| profile)
             .collect();
         let missing = missing(&requirements.slots, held);
-        let wanted = requirements.slots.len();
-        let mut unmet = 0;
+        let (wanted, missing_count) = (requirements.slots.len(), missing.len());
+        let mut requests = Vec::new();
         for profile in missing {
-            let Some(slot_id) = self.best_free_slot(job, profile) else {
-                unmet += 1;
-                continue;
-            };
+            let Some(slot_id) = self.best_free_slot(job, profile) else { continue };
             let allocation = (self.draw_allocation)();
             let slot = self.slot_mut(&slot_id).expect("found above");
             *slot = Slot::Pending { job, job_master, allocation, resend_at: now.plus(REQUEST_INTERVAL) };
-            result.requests.push(SlotRequest { slot: slot_id, job, allocation, job_master });
+            requests.push(SlotRequest { slot: slot_id, job, allocation, job_master });
         }
+        let unmet = missing_count - requests.len();
+        let is_first_in_line = result.short.is_empty();
         if 0 < unmet {
             result.short.push((job, (wanted - unmet) as u32));
+        }
+        if unmet == 0 || is_first_in_line {
+            result.requests.extend(requests);
+            return;
+        }
+        for request in requests {
+            *self.slot_mut(&request.slot).expect("promised above") = Slot::Free;
         }
     }
 
@@ -407,6 +425,25 @@ mod tests {
     }
 
     #[test]
+    fn jobs_do_not_wait_for_each_other() {
+        let mut manager = slot_manager();
+        // The order is that of the declarations, not of the ids.
+        manager.declare(job(2), leader(2), &any(3));
+        manager.declare(job(1), leader(1), &any(3));
+        register(&mut manager, 1, 2);
+        let result = manager.check(Timestamp(0));
+        assert_eq!((manager.slots_of_job(job(2)), manager.slots_of_job(job(1))), (2, 0));
+        assert_eq!(result.short, [(job(2), 2), (job(1), 0)]);
+        register(&mut manager, 2, 3);
+        let result = manager.check(Timestamp(0));
+        // The other one is the first in line by now.
+        assert_eq!((manager.slots_of_job(job(2)), manager.slots_of_job(job(1))), (3, 2));
+        assert_eq!(result.short, [(job(1), 2)]);
+        register(&mut manager, 3, 1);
+        assert_eq!(manager.check(Timestamp(0)).requests.len(), 1);
+    }
+
+    #[test]
     fn an_unanswered_request_is_repeated_as_it_was() {
         let mut manager = slot_manager();
         register(&mut manager, 1, 1);
@@ -499,7 +536,7 @@ mod tests {
             (0_u8..3, 1_usize..4).prop_map(|(number, slots)| Step::Register(number, slots)),
             (0_u8..3).prop_map(Step::Unregister),
             (0_u8..3, 0_u32..5).prop_map(|(number, count)| Step::Declare(number, count)),
-            any::<bool>().prop_map(Step::Answer),
+            proptest::bool::ANY.prop_map(Step::Answer),
             Just(Step::Check),
         ]
     }
