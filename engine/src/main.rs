@@ -1,1 +1,5 @@
-fn main() {}
+//! The program `engine`.
+
+fn main() -> std::process::ExitCode {
+    engine::cli::run()
+}

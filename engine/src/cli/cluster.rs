@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use clap::Args;
 
 use super::{
-    CliError, ClusterWiring, GlobalOptions, Outcome,
+    CliError, GlobalOptions, Outcome,
     embedded::{self, ClusterSize},
     logging, say,
     settings::{self, ExplicitSettings},
@@ -71,7 +71,7 @@ fn joined(configured: Option<String>, added: &[String], separator: char) -> Opti
     (!added.is_empty()).then(|| all.join(&separator.to_string()))
 }
 
-pub(crate) fn run(cluster: ClusterOptions, global: &GlobalOptions, wiring: ClusterWiring) -> Outcome {
+pub(crate) fn run(cluster: ClusterOptions, global: &GlobalOptions) -> Outcome {
     let mut explicit = ExplicitSettings::default();
     explicit.add("--bind", &options::REST_ADDRESS, cluster.bind.as_ref());
     explicit.add("--port", &options::REST_PORT, cluster.port);
@@ -87,7 +87,7 @@ pub(crate) fn run(cluster: ClusterOptions, global: &GlobalOptions, wiring: Clust
     let plugins =
         PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("control-plane").enable_all().build()?;
-    let outcome = runtime.block_on(serve(&configuration, cluster.task_executors, &plugins, wiring, log));
+    let outcome = runtime.block_on(serve(&configuration, cluster.task_executors, &plugins, log));
     runtime.shutdown_background();
     outcome
 }
@@ -104,7 +104,6 @@ async fn serve(
     configuration: &Configuration,
     task_executors: u32,
     plugins: &Arc<PluginRuntime>,
-    wiring: ClusterWiring,
     log: Arc<LogBuffer>,
 ) -> Outcome {
     let storage_dir = configuration.get(&options::STORAGE_DIR).map(PathBuf::from);
@@ -116,7 +115,7 @@ async fn serve(
         slots_per_task_executor: slots(configuration),
         storage: storage_dir.map_or(Storage::Temporary, Storage::Directory),
     };
-    let cluster = embedded::start(configuration, size, plugins, wiring).await.map_err(CliError::failed)?;
+    let cluster = embedded::start(configuration, size, plugins).await.map_err(CliError::failed)?;
     let services = RestServices {
         gateway: cluster.gateway(),
         blobs: Arc::new(ClusterBlobs(cluster.blobs())),

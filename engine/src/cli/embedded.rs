@@ -5,22 +5,10 @@ use std::sync::Arc;
 
 use crate::{
     base::{clock::Clock, config::Configuration},
-    job_manager::job_master_runner::JobMasterFactory,
-    mini_cluster::{ClusterError, MiniCluster, MiniClusterConfig, Storage, TaskStarterFactory},
+    mini_cluster::{ClusterError, MiniCluster, MiniClusterConfig, Storage, components},
     protocol::rpc::Transport,
     wasm::PluginRuntime,
 };
-
-/// What of a cluster depends on plugins and connectors.
-pub struct ClusterParts {
-    /// Makes JobMasters.
-    pub job_master_factory: JobMasterFactory,
-    /// Starts tasks.
-    pub task_starter_factory: TaskStarterFactory,
-}
-
-/// Makes the parts of a cluster with the given settings, whose tasks run plugins in the given runtime.
-pub type ClusterWiring = fn(&Configuration, &Arc<PluginRuntime>) -> ClusterParts;
 
 /// How large a cluster is.
 #[derive(Clone, Debug)]
@@ -35,9 +23,7 @@ pub(crate) async fn start(
     configuration: &Configuration,
     size: ClusterSize,
     plugins: &Arc<PluginRuntime>,
-    wiring: ClusterWiring,
 ) -> Result<MiniCluster, ClusterError> {
-    let ClusterParts { job_master_factory, task_starter_factory } = wiring(configuration, plugins);
     MiniCluster::start(MiniClusterConfig {
         configuration: configuration.clone(),
         task_executors: size.task_executors,
@@ -45,8 +31,8 @@ pub(crate) async fn start(
         clock: Clock::System,
         storage: size.storage,
         transport: Transport::Direct,
-        job_master_factory,
-        task_starter_factory,
+        job_master_factory: components::job_master_factory(configuration.clone(), Clock::System),
+        task_starter_factory: components::task_starter_factory(Arc::clone(plugins)),
     })
     .await
 }

@@ -29,7 +29,6 @@ use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use self::embedded::{ClusterParts, ClusterWiring};
 use crate::client::ClientError;
 
 /// Why a verb did not do what it was asked for.
@@ -157,12 +156,12 @@ enum Verb {
 }
 
 /// Runs the command line of this process.
-pub fn run(wiring: ClusterWiring) -> ExitCode {
-    ExitCode::from(run_with(std::env::args_os(), wiring))
+pub fn run() -> ExitCode {
+    ExitCode::from(run_with(std::env::args_os()))
 }
 
 /// Runs a command line, the program's name first, and returns the exit code.
-pub fn run_with(arguments: impl IntoIterator<Item = OsString>, wiring: ClusterWiring) -> u8 {
+pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -173,13 +172,13 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>, wiring: ClusterWi
     };
     let global = &cli.global;
     let outcome = match cli.verb {
-        Verb::Submit(options) => submit::run(options, global, wiring),
+        Verb::Submit(options) => submit::run(options, global),
         Verb::Plan(options) => plan::run(options, global),
         Verb::Inspect(options) => inspect::run(&options, global),
         Verb::New(options) => new::run(&options),
         Verb::Build(options) => build::run(&options),
         Verb::Doctor(options) => doctor::run(&options),
-        Verb::Cluster(options) => cluster::run(options, global, wiring),
+        Verb::Cluster(options) => cluster::run(options, global),
         Verb::List(options) => list::run(&options, global),
         Verb::Status(options) => status::run(&options, global),
         Verb::Cancel(options) => cancel::run(&options, global),

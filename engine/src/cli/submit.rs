@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::{
-    CliError, ClusterWiring, GlobalOptions, JobManagerOption, Outcome, Output,
+    CliError, GlobalOptions, JobManagerOption, Outcome, Output,
     embedded::{self, ClusterSize},
     logging,
     progress::{self, Progress},
@@ -177,7 +177,7 @@ fn read_artifacts(artifacts: &[String]) -> Result<Vec<SentFile>, CliError> {
     Ok(read)
 }
 
-pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions, wiring: ClusterWiring) -> Outcome {
+pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
     let mut explicit = submit.program.settings();
     explicit.add("--jobmanager", &options::JOB_MANAGER_URL, submit.job_manager.jobmanager.as_ref());
     let mut configuration = settings::load(global, &explicit)?;
@@ -214,7 +214,7 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions, wiring: Cluster
         if remote {
             submit_remotely(prepared, &configuration, submit.detached, global.output).await
         } else {
-            run_here(prepared, &configuration, &plugins, wiring, global.output).await
+            run_here(prepared, &configuration, &plugins, global.output).await
         }
     });
     // A thread that reads standard input never ends by itself.
@@ -262,7 +262,6 @@ async fn run_here(
     prepared: Prepared,
     configuration: &Configuration,
     plugins: &Arc<PluginRuntime>,
-    wiring: ClusterWiring,
     output: Output,
 ) -> Outcome {
     let Prepared { planned: PlannedJob { job_graph, .. }, program, artifacts } = prepared;
@@ -271,7 +270,7 @@ async fn run_here(
         slots_per_task_executor: slots(&job_graph, configuration),
         storage: Storage::Temporary,
     };
-    let cluster = embedded::start(configuration, size, plugins, wiring).await.map_err(CliError::failed)?;
+    let cluster = embedded::start(configuration, size, plugins).await.map_err(CliError::failed)?;
     let blobs = cluster.blobs();
     for content in std::iter::once(&program.content).chain(artifacts.iter().map(|artifact| &artifact.content)) {
         blobs.put(content).map_err(CliError::failed)?;
