@@ -8,7 +8,7 @@ exports="$(scripts/wasm-target.sh)"
 eval "$exports"
 packages=()
 for name in "$@"; do
-    packages+=(-p "$name")
+    packages+=(-p "path+file://$PWD/plugins/$name")
 done
 RUSTFLAGS="${PLUGIN_RUSTFLAGS:--Ctarget-feature=+simd128}" \
     cargo build --profile plugin --target wasm32-unknown-unknown --target-dir target/wasm "${packages[@]}"

@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// Time between two checks of what is needed; the first after a pause is made at once.
-const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// How long a job may be short of slots before it is told, so that TaskExecutors that
 /// are starting have time to register; and how often it is told again.
 const NOT_ENOUGH_SLOTS_DELAY: Duration = Duration::from_secs(5);
