@@ -212,6 +212,10 @@ impl MiniCluster {
             storage,
         };
         let resource_manager = services.start_resource_manager()?;
+        let mut leader = services.election.listen(Address::ResourceManager);
+        if leader.wait_for(Option::is_some).await.is_err() {
+            return Err(ClusterError::Fatal("the ResourceManager's loop died".to_owned()));
+        }
         let (calls_sender, calls) = mpsc::channel(CALLS_MAX);
         let gateway_loop = services.start_gateway(calls)?;
         let (alive, job_masters) = mpsc::channel(1);
@@ -454,7 +458,6 @@ fn died(job: JobId, job_master: JobMasterId, message: String) -> JobMasterFailed
 
 /// Tells a TaskExecutor whenever another ResourceManager leads. Never ends.
 async fn forward_leader(rpc: RpcService, to: Address, mut leader: watch::Receiver<Option<Fence>>) {
-    leader.mark_changed();
     while leader.changed().await.is_ok() {
         let fence = *leader.borrow_and_update();
         if let Some(Fence::ResourceManager(id)) = fence {

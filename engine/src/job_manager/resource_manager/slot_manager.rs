@@ -43,8 +43,16 @@ pub type AllocationSource = Box<dyn FnMut() -> AllocationId + Send>;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Slot {
     Free,
-    Pending { job: JobId, job_master: JobMasterId, allocation: AllocationId, resend_at: Timestamp },
-    Allocated { job: JobId, allocation: AllocationId },
+    Pending {
+        job: JobId,
+        job_master: JobMasterId,
+        allocation: AllocationId,
+        resend_at: Timestamp,
+    },
+    Allocated {
+        job: JobId,
+        allocation: AllocationId,
+    },
     /// Refused by its TaskExecutor; the next report tells what it is.
     Unknown,
 }
@@ -99,12 +107,18 @@ impl SlotManager {
         Self { task_executors: BTreeMap::new(), requirements: BTreeMap::new(), places: 0, draw_allocation }
     }
 
-    /// Enters a TaskExecutor, in place of its former registration.
+    /// Enters a TaskExecutor, in place of its former registration. What was pending stays
+    /// so: the request may be on its way, and is repeated if it is not.
     pub fn register(&mut self, report: &SlotReport, cpu_cores: u32, memory_bytes: u64) {
         let count = report.slots.len().max(1) as u64;
-        let profile =
-            ResourceProfile { cpu_cores: f64::from(cpu_cores) / count as f64, memory: memory_bytes / count };
-        let slots = report.slots.iter().map(|slot| reported(*slot)).collect();
+        let profile = ResourceProfile { cpu_cores: f64::from(cpu_cores) / count as f64, memory: memory_bytes / count };
+        let mut slots: Vec<Slot> = report.slots.iter().map(|slot| reported(*slot)).collect();
+        let former = self.task_executors.get(&report.task_executor).map_or(&[][..], |former| &former.slots);
+        for (slot, former) in slots.iter_mut().zip(former) {
+            if let (Slot::Free, Slot::Pending { .. }) = (*slot, former) {
+                *slot = *former;
+            }
+        }
         self.task_executors.insert(report.task_executor.clone(), TaskExecutorSlots { profile, slots });
     }
 
@@ -163,16 +177,9 @@ impl SlotManager {
     }
 
     /// Replaces what a job needs.
-    pub fn declare(
-        &mut self,
-        job: JobId,
-        job_master: JobMasterId,
-        declared: &[(Option<ResourceProfile>, u32)],
-    ) {
-        let mut slots: Vec<_> = declared
-            .iter()
-            .flat_map(|(profile, count)| std::iter::repeat_n(*profile, *count as usize))
-            .collect();
+    pub fn declare(&mut self, job: JobId, job_master: JobMasterId, declared: &[(Option<ResourceProfile>, u32)]) {
+        let mut slots: Vec<_> =
+            declared.iter().flat_map(|(profile, count)| std::iter::repeat_n(*profile, *count as usize)).collect();
         // Those who take what others cannot come last.
         slots.sort_by(|left, right| size(*right).total_cmp(&size(*left)));
         if slots.is_empty() {
@@ -231,11 +238,8 @@ impl SlotManager {
     fn check_job(&mut self, job: JobId, now: Timestamp, result: &mut CheckResult) {
         let requirements = &self.requirements[&job];
         let job_master = requirements.job_master;
-        let held: Vec<ResourceProfile> = self
-            .slots()
-            .filter(|(_, _, slot)| slot.job() == Some(job))
-            .map(|(_, profile, _)| profile)
-            .collect();
+        let held: Vec<ResourceProfile> =
+            self.slots().filter(|(_, _, slot)| slot.job() == Some(job)).map(|(_, profile, _)| profile).collect();
         let missing = missing(&requirements.slots, held);
         let (wanted, missing_count) = (requirements.slots.len(), missing.len());
         let mut requests = Vec::new();
@@ -454,6 +458,19 @@ mod tests {
         assert_eq!(manager.check(Timestamp(1000)).requests, first);
         manager.allocated(&first[0].slot, first[0].allocation);
         assert_eq!(manager.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_second_registration_keeps_what_is_pending() {
+        let mut manager = slot_manager();
+        register(&mut manager, 1, 2);
+        manager.declare(job(1), leader(1), &any(1));
+        let request = manager.check(Timestamp(0)).requests.remove(0);
+        register(&mut manager, 1, 2);
+        assert_eq!(manager.check(Timestamp(0)), CheckResult::default());
+        manager.allocated(&request.slot, request.allocation);
+        register(&mut manager, 1, 2);
+        assert_eq!(manager.slots_of_job(job(1)), 0);
     }
 
     #[test]
