@@ -512,6 +512,20 @@ fn parse_unless_negative(text: &str) -> Option<Option<u32>> {
     if text.trim() == "-1" { Some(None) } else { Option::parse(text) }
 }
 
+/// All keys as a table in Markdown.
+pub fn reference() -> String {
+    let cell = |text: &str| text.replace('|', "\\|");
+    let mut text =
+        "# Configuration\n\nMade from the table of options by a test; keys are Flink's where Flink has them.\n\n\
+                    | key | default | value | effect |\n|---|---|---|---|\n"
+            .to_owned();
+    for option in options::ALL {
+        let (expected, doc) = (cell(&option.expected()), cell(option.doc));
+        text.push_str(&format!("| `{}` | {} | {expected} | {doc} |\n", option.key, option.default));
+    }
+    text
+}
+
 /// Text of a duration as Flink prints it: the largest unit that divides it.
 pub fn format_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
@@ -661,6 +675,16 @@ mod tests {
         for option in options::ALL {
             assert!(option.admits(option.default), "{}", option.key);
         }
+    }
+
+    /// To renew the file, run this test with `UPDATE_REFERENCE=1`.
+    #[test]
+    fn the_reference_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/CONFIGURATION.md");
+        if std::env::var_os("UPDATE_REFERENCE").is_some() {
+            std::fs::write(path, reference()).expect("written");
+        }
+        assert_eq!(std::fs::read_to_string(path).expect("there"), reference(), "{path} is out of date");
     }
 
     /// Flink's defaults of the keys that this engine knows, from its option tables.

@@ -61,7 +61,7 @@ fn line(job: &JobSummary) -> String {
         job.id,
         job.state,
         progress::duration_text(u64::try_from(job.duration).unwrap_or(0)),
-        job.name
+        progress::shortened(&job.name)
     )
 }
 

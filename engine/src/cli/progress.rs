@@ -129,11 +129,14 @@ fn per_second(count: u64, since: Duration) -> u64 {
     count.saturating_mul(1000) / millis
 }
 
-fn shortened(name: &str) -> String {
-    if name.chars().count() <= NAME_CHARS_MAX {
-        return name.to_owned();
+/// The first characters of a name, none of which controls the terminal.
+pub(crate) fn shortened(name: &str) -> String {
+    let mut shown: String = name.chars().take(NAME_CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if NAME_CHARS_MAX < name.chars().count() {
+        shown.pop();
+        shown.push('…');
     }
-    name.chars().take(NAME_CHARS_MAX - 1).chain(['…']).collect()
+    shown
 }
 
 /// Digits in groups of three.
@@ -244,6 +247,12 @@ mod tests {
         {
             assert_eq!(duration_text(millis), expected);
         }
+    }
+
+    #[test]
+    fn names_cannot_control_the_terminal() {
+        assert_eq!(shortened("a\u{1b}[2Jb\n"), "a?[2Jb?");
+        assert_eq!(shortened(&"é".repeat(50)), format!("{}…", "é".repeat(NAME_CHARS_MAX - 1)));
     }
 
     #[test]

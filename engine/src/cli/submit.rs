@@ -88,7 +88,7 @@ pub(crate) struct ProgramOptions {
 )]
 pub(crate) struct SubmitOptions {
     #[command(flatten)]
-    program: ProgramOptions,
+    pub(crate) program: ProgramOptions,
     #[command(flatten)]
     job_manager: JobManagerOption,
     /// Returns when the JobManager has taken the job, and prints its id.
@@ -103,7 +103,7 @@ pub(crate) struct SubmitOptions {
         required_unless_present = "print_config",
         value_name = "PLUGIN> <PROGRAM ARGUMENTS"
     )]
-    plugin_and_args: Vec<String>,
+    pub(crate) plugin_and_args: Vec<String>,
 }
 
 impl ProgramOptions {

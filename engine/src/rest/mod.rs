@@ -25,7 +25,7 @@ mod prometheus;
 mod task_managers;
 mod vertices;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

@@ -41,9 +41,9 @@ use crate::{
     },
 };
 
-const RUNNING: JobId = JobId::from_bytes([1; 16]);
-const FAILED: JobId = JobId::from_bytes([2; 16]);
-const FINISHED: JobId = JobId::from_bytes([3; 16]);
+pub(crate) const RUNNING: JobId = JobId::from_bytes([1; 16]);
+pub(crate) const FAILED: JobId = JobId::from_bytes([2; 16]);
+pub(crate) const FINISHED: JobId = JobId::from_bytes([3; 16]);
 const VERTEX: JobVertexId = JobVertexId::from_bytes([7; 16]);
 const NOW: i64 = 100_000;
 
@@ -108,7 +108,7 @@ fn attempt(subtask_index: u32, attempt_number: u32, state: ExecutionState) -> At
     }
 }
 
-fn job(id: JobId, status: JobStatus) -> JobDetails {
+pub(crate) fn job(id: JobId, status: JobStatus) -> JobDetails {
     let failure = FailureEntry {
         time: Timestamp(80),
         cause: FailureCause {
@@ -193,9 +193,9 @@ async fn dispatcher(mut calls: mpsc::Receiver<ClientCall>, asked: Arc<Mutex<Vec<
 }
 
 /// A running endpoint, and what stands behind it.
-struct Fixture {
-    address: SocketAddr,
-    asked: Arc<Mutex<Vec<DispatcherRequest>>>,
+pub(crate) struct Fixture {
+    pub(crate) address: SocketAddr,
+    pub(crate) asked: Arc<Mutex<Vec<DispatcherRequest>>>,
     blobs: Arc<Mutex<BTreeMap<BlobDigest, usize>>>,
     admitted: Arc<AtomicUsize>,
     dir: tempfile::TempDir,
@@ -234,9 +234,8 @@ impl Programs for ScriptedPrograms {
     }
 
     fn plan(&self, request: PlanRequest) -> Result<JobGraph, String> {
-        let mut job_graph = job_graph(request.job, &request.plugin);
+        let mut job_graph = configured_job_graph(request.job, &request.plugin, &request.configuration);
         job_graph.program.args = request.args;
-        job_graph.configuration = request.configuration;
         if job_graph.program.args == ["--fail"] {
             return Err("the program refused its arguments: unknown option --fail".to_owned());
         }
@@ -245,7 +244,7 @@ impl Programs for ScriptedPrograms {
 }
 
 impl Fixture {
-    fn start(settings: &[(&str, &str)]) -> Self {
+    pub(crate) fn start(settings: &[(&str, &str)]) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let dir = tempfile::tempdir().expect("a directory");
@@ -312,7 +311,7 @@ impl Fixture {
         assert!(messages[0].as_str().expect("text").contains(message), "{method} {path}: {body}");
     }
 
-    fn submitted(&self) -> Vec<JobId> {
+    pub(crate) fn submitted(&self) -> Vec<JobId> {
         let asked = self.asked.lock().expect("no panic");
         asked
             .iter()
@@ -351,7 +350,7 @@ fn multipart(parts: &[(&str, Option<&str>, &[u8])]) -> (String, Vec<u8>) {
     ("multipart/form-data; boundary=limit".to_owned(), body)
 }
 
-const PLUGIN: &[u8] = b"\0asm plugin";
+pub(crate) const PLUGIN: &[u8] = b"\0asm plugin";
 
 fn node(id: u32, operator: Operator) -> StreamNode {
     StreamNode {
@@ -374,7 +373,11 @@ fn node(id: u32, operator: Operator) -> StreamNode {
 }
 
 /// Two vertices, a native source and a guest operator, with an edge between them.
-fn job_graph(job_id: JobId, plugin: &[u8]) -> JobGraph {
+pub(crate) fn job_graph(job_id: JobId, plugin: &[u8]) -> JobGraph {
+    configured_job_graph(job_id, plugin, &Configuration::default())
+}
+
+fn configured_job_graph(job_id: JobId, plugin: &[u8], configuration: &Configuration) -> JobGraph {
     let numbers = ConnectorSpec { name: "stdin".to_owned(), options: BTreeMap::new() };
     let mut source = node(1, Operator::Source(numbers));
     source.output_type = Some("string".to_owned());
@@ -403,7 +406,7 @@ fn job_graph(job_id: JobId, plugin: &[u8]) -> JobGraph {
         grants: Grants::default(),
         artifacts: Vec::new(),
     };
-    generate(&stream_graph, &Configuration::default(), spec).expect("a sound graph")
+    generate(&stream_graph, configuration, spec).expect("a sound graph")
 }
 
 fn request_part(artifacts: &[(&str, &str)]) -> Vec<u8> {
