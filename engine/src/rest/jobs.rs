@@ -60,6 +60,9 @@ fn overview_entry(job: &JobOverview, now: i64) -> Value {
         "duration": duration(job.started.0, end, now),
         "last-modification": job.last_modified.0,
         "tasks": tasks,
+        "jobType": "STREAMING",
+        "schedulerType": "Default",
+        "pending-operators": 0,
     })
 }
 
@@ -103,6 +106,8 @@ fn detail_value(job: &JobDetails, now: i64) -> Value {
         "isStoppable": false,
         "state": job.status,
         "job-type": "STREAMING",
+        "schedulerType": "Default",
+        "pending-operators": 0,
         "start-time": start,
         "end-time": end,
         "duration": duration(start, end, now),
