@@ -123,7 +123,7 @@ impl ScriptedJobMaster {
                 if let Some((_, last_heard)) = &mut self.resource_manager {
                     *last_heard = now;
                     let job = self.graph.job_id;
-                    self.to_resource_manager(ResourceManagerMessage::JobMasterHeartbeat(job));
+                    self.tell_resource_manager(ResourceManagerMessage::JobMasterHeartbeat(job));
                 }
             }
             JobMasterMessage::NotEnoughSlots(_) => {}
@@ -186,7 +186,7 @@ impl ScriptedJobMaster {
             }
             JobMasterMessage::RequestDetails(number) => {
                 let details = self.details(now);
-                self.to_dispatcher(DispatcherMessage::JobDetails(number, details));
+                self.tell_dispatcher(DispatcherMessage::JobDetails(number, details));
             }
             JobMasterMessage::Suspend(_) => self.end(JobStatus::Suspended, now),
         }
@@ -386,13 +386,13 @@ impl ScriptedJobMaster {
         let (job, job_master) = (self.graph.job_id, self.id);
         let slots = vec![(None, self.needed() as u32)];
         let required = RequiredSlots { job, job_master, slots };
-        self.to_resource_manager(ResourceManagerMessage::DeclareRequiredSlots(required));
+        self.tell_resource_manager(ResourceManagerMessage::DeclareRequiredSlots(required));
     }
 
     fn set_status(&mut self, status: JobStatus, now: Timestamp) {
         self.status = status;
         let overview = overview_of(&self.details(now));
-        self.to_dispatcher(DispatcherMessage::JobStatusChanged(JobStatusChanged { job_master: self.id, overview }));
+        self.tell_dispatcher(DispatcherMessage::JobStatusChanged(JobStatusChanged { job_master: self.id, overview }));
     }
 
     fn end(&mut self, status: JobStatus, now: Timestamp) {
@@ -406,9 +406,9 @@ impl ScriptedJobMaster {
             let message = TaskExecutorMessage::DisconnectJobMaster(job, reason.clone());
             self.reply(&Address::TaskExecutor(id), message);
         }
-        self.to_resource_manager(ResourceManagerMessage::DisconnectJobMaster(job, self.id));
+        self.tell_resource_manager(ResourceManagerMessage::DisconnectJobMaster(job, self.id));
         let terminated = JobTerminated { job_master: self.id, details: self.details(now) };
-        self.to_dispatcher(DispatcherMessage::JobTerminated(terminated));
+        self.tell_dispatcher(DispatcherMessage::JobTerminated(terminated));
     }
 
     fn details(&self, now: Timestamp) -> JobDetails {
@@ -430,11 +430,11 @@ impl ScriptedJobMaster {
         self.send(to.clone(), Fence::JobMaster(self.id), Message::TaskExecutor(message));
     }
 
-    fn to_dispatcher(&mut self, message: DispatcherMessage) {
+    fn tell_dispatcher(&mut self, message: DispatcherMessage) {
         self.send(Address::Dispatcher, Fence::None, Message::Dispatcher(message));
     }
 
-    fn to_resource_manager(&mut self, message: ResourceManagerMessage) {
+    fn tell_resource_manager(&mut self, message: ResourceManagerMessage) {
         if let Some((id, _)) = self.resource_manager {
             self.send(Address::ResourceManager, Fence::ResourceManager(id), Message::ResourceManager(message));
         }

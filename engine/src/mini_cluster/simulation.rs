@@ -55,6 +55,8 @@ use crate::{
 const FAULTS_END: Timestamp = Timestamp(120_000);
 /// Faults have ended by then for as long as any timeout lasts, and more than once.
 const END: Timestamp = Timestamp(1_500_000);
+/// Steps of one run; the longest take some 6,000.
+const STEPS_MAX: u32 = 100_000;
 const CLIENT: Address = Address::Client(1);
 
 /// What threads of tasks would do.
@@ -105,6 +107,9 @@ impl RunningTask for TaskHandle {
     }
 }
 
+/// JobMasters that the Dispatcher started.
+type Spawned = Arc<Mutex<Vec<(JobId, JobMasterId, Box<dyn Endpoint + Send>)>>>;
+
 struct Job {
     id: JobId,
     cancel_at: Option<Timestamp>,
@@ -122,7 +127,7 @@ struct Simulation {
     resource_manager: ResourceManager,
     task_executors: BTreeMap<ResourceId, TaskExecutor>,
     job_masters: BTreeMap<JobId, (JobMasterId, Box<dyn Endpoint + Send>)>,
-    spawned: Arc<Mutex<Vec<(JobId, JobMasterId, Box<dyn Endpoint + Send>)>>>,
+    spawned: Spawned,
     tasks: Arc<Mutex<Tasks>>,
     /// By time of delivery, then by number.
     queue: BTreeMap<(Timestamp, u64), Envelope>,
@@ -331,7 +336,10 @@ impl Simulation {
     }
 
     fn run(mut self) -> BTreeMap<JobStatus, usize> {
+        let mut steps = 0;
         while let Some(next) = self.next_time().filter(|next| *next <= END) {
+            steps += 1;
+            assert!(steps < STEPS_MAX, "seed {}: something is due for ever", self.seed);
             let now = self.clock.now();
             self.clock.advance(next.since(now));
             self.step(next.max(now));
@@ -521,7 +529,7 @@ fn dispatcher(
     storage: &StorageDir,
     election: &LeaderElection,
     clock: &Clock,
-    spawned: &Arc<Mutex<Vec<(JobId, JobMasterId, Box<dyn Endpoint + Send>)>>>,
+    spawned: &Spawned,
 ) -> Dispatcher {
     let blobs = Arc::new(BlobStore::open(storage).unwrap());
     blobs.put(PLUGIN).unwrap();

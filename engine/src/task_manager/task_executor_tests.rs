@@ -115,7 +115,7 @@ impl Executor {
     /// With two slots, registered at ResourceManager 1. Attempt 99 cannot be started.
     fn registered() -> Self {
         let mut executor = Self::started();
-        let sent = executor.from_manager(1, TaskExecutorMessage::RegisteredAtResourceManager(manager(1)));
+        let sent = executor.manager_says(1, TaskExecutorMessage::RegisteredAtResourceManager(manager(1)));
         assert_eq!(sent, []);
         executor
     }
@@ -151,15 +151,15 @@ impl Executor {
     fn with_slot() -> Self {
         let mut executor = Self::registered();
         executor.request_slot(0, 1, 1, 1);
-        assert_eq!(executor.from_leader(1, TaskExecutorMessage::AcceptSlots(job(1), vec![allocation(1)])), []);
+        assert_eq!(executor.leader_says(1, TaskExecutorMessage::AcceptSlots(job(1), vec![allocation(1)])), []);
         executor
     }
 
     /// Also with attempt 0 running there.
     fn with_task() -> Self {
         let mut executor = Self::with_slot();
-        assert_eq!(executor.from_leader(1, information(1)), []);
-        assert_eq!(executor.from_leader(1, deployment(0, 1)), []);
+        assert_eq!(executor.leader_says(1, information(1)), []);
+        assert_eq!(executor.leader_says(1, deployment(0, 1)), []);
         executor
     }
 
@@ -169,15 +169,15 @@ impl Executor {
         messages(self.executor.on_message(envelope, Timestamp(self.now)))
     }
 
-    fn from_manager(&mut self, number: u8, message: TaskExecutorMessage) -> Vec<Message> {
+    fn manager_says(&mut self, number: u8, message: TaskExecutorMessage) -> Vec<Message> {
         self.send(Address::ResourceManager, Fence::ResourceManager(manager(number)), message)
     }
 
-    fn from_leader(&mut self, number: u8, message: TaskExecutorMessage) -> Vec<Message> {
+    fn leader_says(&mut self, number: u8, message: TaskExecutorMessage) -> Vec<Message> {
         self.send(Address::JobMaster(job(1)), Fence::JobMaster(leader(number)), message)
     }
 
-    fn from_itself(&mut self, message: TaskExecutorMessage) -> Vec<Message> {
+    fn says_itself(&mut self, message: TaskExecutorMessage) -> Vec<Message> {
         self.send(Address::TaskExecutor(id()), Fence::None, message)
     }
 
@@ -188,7 +188,7 @@ impl Executor {
             allocation: allocation(allocation_number),
             job_master: leader(leader_number),
         };
-        self.from_manager(1, TaskExecutorMessage::RequestSlot(request))
+        self.manager_says(1, TaskExecutorMessage::RequestSlot(request))
     }
 
     /// Lets the time pass, deadline by deadline, and returns what was sent.
@@ -209,7 +209,7 @@ impl Executor {
     /// A task's thread leaves an event, and the loop is woken.
     fn event(&mut self, event: TaskEvent) -> Vec<Message> {
         (self.sink)(event);
-        self.from_itself(TaskExecutorMessage::TaskEventsWaiting)
+        self.says_itself(TaskExecutorMessage::TaskEventsWaiting)
     }
 
     fn told(&self) -> Vec<String> {
@@ -261,7 +261,7 @@ fn a_registration_is_repeated_ever_more_rarely_and_given_up_in_time() {
 #[test]
 fn a_refused_registration_pauses() {
     let mut executor = Executor::started();
-    executor.from_manager(1, TaskExecutorMessage::ResourceManagerRefused("no".to_owned()));
+    executor.manager_says(1, TaskExecutorMessage::ResourceManagerRefused("no".to_owned()));
     assert_eq!(executor.executor.next_deadline(), Some(Timestamp(30_000)));
 }
 
@@ -269,12 +269,12 @@ fn a_refused_registration_pauses() {
 fn a_silent_or_new_resource_manager_is_registered_at_and_tasks_go_on() {
     let mut executor = Executor::with_task();
     executor.run_until(49_000);
-    executor.from_leader(1, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
+    executor.leader_says(1, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
     assert_eq!(registrations(&executor.run_until(49_999)), 0);
     assert_eq!(registrations(&executor.run_until(50_000)), 1);
-    executor.from_manager(2, TaskExecutorMessage::RegisteredAtResourceManager(manager(2)));
-    assert_eq!(executor.from_itself(TaskExecutorMessage::ResourceManagerLeader(manager(2))), []);
-    let sent = executor.from_itself(TaskExecutorMessage::ResourceManagerLeader(manager(3)));
+    executor.manager_says(2, TaskExecutorMessage::RegisteredAtResourceManager(manager(2)));
+    assert_eq!(executor.says_itself(TaskExecutorMessage::ResourceManagerLeader(manager(2))), []);
+    let sent = executor.says_itself(TaskExecutorMessage::ResourceManagerLeader(manager(3)));
     assert_eq!(registrations(&sent), 1);
     assert_eq!(executor.told(), [""; 0]);
     assert_eq!(executor.owners(), [Some(job(1)), None]);
@@ -293,7 +293,7 @@ fn a_requested_slot_is_offered_until_it_is_answered() {
     assert_eq!(executor.run_until(499), []);
     assert_eq!(executor.run_until(500), again);
     assert_eq!(executor.run_until(1500), again);
-    executor.from_leader(1, TaskExecutorMessage::AcceptSlots(job(1), vec![allocation(1)]));
+    executor.leader_says(1, TaskExecutorMessage::AcceptSlots(job(1), vec![allocation(1)]));
     assert_eq!(executor.run_until(9000), []);
 }
 
@@ -311,9 +311,9 @@ fn offers_that_the_only_answer_leaves_out_are_free() {
     executor.request_slot(0, 1, 1, 1);
     executor.request_slot(1, 1, 2, 1);
     // The first of two answers says nothing about the second slot.
-    assert_eq!(executor.from_leader(1, TaskExecutorMessage::AcceptSlots(job(1), vec![allocation(1)])), []);
+    assert_eq!(executor.leader_says(1, TaskExecutorMessage::AcceptSlots(job(1), vec![allocation(1)])), []);
     assert_eq!(executor.owners(), [Some(job(1)), Some(job(1))]);
-    let sent = executor.from_leader(1, TaskExecutorMessage::AcceptSlots(job(1), vec![]));
+    let sent = executor.leader_says(1, TaskExecutorMessage::AcceptSlots(job(1), vec![]));
     assert_eq!(sent, [available(1, 2)]);
     assert_eq!(executor.owners(), [Some(job(1)), None]);
 }
@@ -331,9 +331,9 @@ fn an_unused_slot_is_offered_again_and_given_up_if_nobody_knows_it() {
     let mut executor = Executor::with_slot();
     assert_eq!(executor.run_until(9_999), []);
     assert_eq!(executor.run_until(10_000), [to_leader(offer(&[(1, 0)]))]);
-    executor.from_leader(1, TaskExecutorMessage::AcceptSlots(job(1), vec![allocation(1)]));
+    executor.leader_says(1, TaskExecutorMessage::AcceptSlots(job(1), vec![allocation(1)]));
     assert_eq!(executor.run_until(20_000), [to_leader(offer(&[(1, 0)]))]);
-    let sent = executor.from_leader(1, TaskExecutorMessage::AcceptSlots(job(1), vec![]));
+    let sent = executor.leader_says(1, TaskExecutorMessage::AcceptSlots(job(1), vec![]));
     assert_eq!(sent, [available(0, 1)]);
 }
 
@@ -341,7 +341,7 @@ fn an_unused_slot_is_offered_again_and_given_up_if_nobody_knows_it() {
 fn check_refusal(executor: &mut Executor, leader_number: u8, message: TaskExecutorMessage, reason: &str) {
     let TaskExecutorMessage::SubmitTask(deployment) = &message else { panic!("{message:?}") };
     let attempt = deployment.attempt;
-    let sent = executor.from_leader(leader_number, message);
+    let sent = executor.leader_says(leader_number, message);
     assert_eq!(sent, [to_leader(JobMasterMessage::TaskRefused(attempt, reason.to_owned()))]);
 }
 
@@ -356,24 +356,24 @@ fn a_task_is_refused_where_it_may_not_run() {
     check_refusal(&mut executor, 2, deployment(0, 1), &format!("job {job_1} is led by {}", leader(1)));
     let reason = format!("it was not told what the tasks of job {job_1} share");
     check_refusal(&mut executor, 1, deployment(0, 1), &reason);
-    executor.from_leader(1, information(1));
+    executor.leader_says(1, information(1));
     let reason = format!("allocation {} is no slot of job {job_1}", allocation(2));
     check_refusal(&mut executor, 1, deployment(0, 2), &reason);
-    assert_eq!(executor.from_leader(1, deployment(0, 1)), []);
+    assert_eq!(executor.leader_says(1, deployment(0, 1)), []);
     check_refusal(&mut executor, 1, deployment(0, 1), "it has this attempt already");
 }
 
 #[test]
 fn a_task_that_cannot_be_started_has_failed() {
     let mut executor = Executor::with_slot();
-    executor.from_leader(1, information(1));
-    let sent = executor.from_leader(1, deployment(99, 1));
+    executor.leader_says(1, information(1));
+    let sent = executor.leader_says(1, deployment(99, 1));
     let [Message::JobMaster(JobMasterMessage::UpdateTaskExecutionState(update))] = &sent[..] else {
         panic!("{sent:?}")
     };
     assert_eq!((update.attempt, update.state), (attempt(99), TaskState::Failed));
     assert_eq!(update.cause.as_ref().unwrap().message, "no thread");
-    let sent = executor.from_leader(1, TaskExecutorMessage::FreeSlot(allocation(1), "failed".to_owned()));
+    let sent = executor.leader_says(1, TaskExecutorMessage::FreeSlot(allocation(1), "failed".to_owned()));
     assert_eq!(sent, [available(0, 1)]);
 }
 
@@ -386,7 +386,7 @@ fn events_reach_the_job_master_in_their_order_and_wake_the_loop_once() {
     (executor.sink)(TaskEvent::RequestSplit(request));
     assert_eq!(*executor.wakes.lock().unwrap(), 1);
     // Any message makes the loop look.
-    let sent = executor.from_leader(9, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
+    let sent = executor.leader_says(9, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
     assert_eq!(
         sent,
         [
@@ -396,7 +396,7 @@ fn events_reach_the_job_master_in_their_order_and_wake_the_loop_once() {
         ]
     );
     let answer = SplitAnswer { attempt: attempt(0), node: 3, assignment: SplitAssignment::NoMoreSplits };
-    executor.from_leader(1, TaskExecutorMessage::SplitAssigned(answer));
+    executor.leader_says(1, TaskExecutorMessage::SplitAssigned(answer));
     assert_eq!(executor.told(), ["split 0 NoMoreSplits"]);
     executor.event(TaskEvent::RequestSplit(request));
     assert_eq!(*executor.wakes.lock().unwrap(), 2);
@@ -406,17 +406,18 @@ fn events_reach_the_job_master_in_their_order_and_wake_the_loop_once() {
 fn the_end_of_a_task_is_reported_until_the_job_master_is_done_with_it() {
     let mut executor = Executor::with_task();
     let finished = to_leader(JobMasterMessage::UpdateTaskExecutionState(update(0, TaskState::Finished)));
-    assert_eq!(executor.event(TaskEvent::StateChanged(update(0, TaskState::Finished))), [finished.clone()]);
+    let sent = executor.event(TaskEvent::StateChanged(update(0, TaskState::Finished)));
+    assert_eq!(sent, std::slice::from_ref(&finished));
     let heartbeat = TaskExecutorHeartbeat { task_executor: id(), tasks: vec![(attempt(0), TaskMetrics::default())] };
     let heartbeat = to_leader(JobMasterMessage::TaskExecutorHeartbeat(heartbeat));
     for _ in 0..2 {
-        let sent = executor.from_leader(1, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
+        let sent = executor.leader_says(1, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
         assert_eq!(sent, [finished.clone(), heartbeat.clone()]);
     }
-    assert_eq!(executor.from_leader(1, TaskExecutorMessage::CancelTask(attempt(0))), [finished]);
-    assert_eq!(executor.from_leader(1, TaskExecutorMessage::AttemptUnknown(attempt(0))), []);
+    assert_eq!(executor.leader_says(1, TaskExecutorMessage::CancelTask(attempt(0))), [finished]);
+    assert_eq!(executor.leader_says(1, TaskExecutorMessage::AttemptUnknown(attempt(0))), []);
     assert_eq!(executor.executor.task_count(), 0);
-    let sent = executor.from_leader(1, TaskExecutorMessage::CancelTask(attempt(0)));
+    let sent = executor.leader_says(1, TaskExecutorMessage::CancelTask(attempt(0)));
     let reason = "it has no such attempt".to_owned();
     assert_eq!(sent, [to_leader(JobMasterMessage::TaskRefused(attempt(0), reason))]);
 }
@@ -424,7 +425,7 @@ fn the_end_of_a_task_is_reported_until_the_job_master_is_done_with_it() {
 #[test]
 fn an_attempt_that_the_job_master_does_not_know_is_ended_silently() {
     let mut executor = Executor::with_task();
-    executor.from_leader(1, TaskExecutorMessage::AttemptUnknown(attempt(0)));
+    executor.leader_says(1, TaskExecutorMessage::AttemptUnknown(attempt(0)));
     assert_eq!(executor.told(), ["fail 0: the JobMaster does not know the attempt"]);
     assert_eq!(executor.event(TaskEvent::StateChanged(update(0, TaskState::Failed))), []);
     assert_eq!(executor.executor.task_count(), 0);
@@ -434,7 +435,7 @@ fn an_attempt_that_the_job_master_does_not_know_is_ended_silently() {
 #[test]
 fn a_freed_slot_is_free_when_its_task_has_ended() {
     let mut executor = Executor::with_task();
-    let sent = executor.from_leader(1, TaskExecutorMessage::FreeSlot(allocation(1), "not needed".to_owned()));
+    let sent = executor.leader_says(1, TaskExecutorMessage::FreeSlot(allocation(1), "not needed".to_owned()));
     assert_eq!(sent, []);
     assert_eq!(executor.told(), ["fail 0: not needed"]);
     assert_eq!(executor.owners(), [Some(job(1)), None]);
@@ -447,8 +448,8 @@ fn a_freed_slot_is_free_when_its_task_has_ended() {
 fn counters_are_reported_every_second_while_there_are_tasks() {
     let mut executor = Executor::with_slot();
     executor.run_until(3000);
-    executor.from_leader(1, information(1));
-    executor.from_leader(1, deployment(7, 1));
+    executor.leader_says(1, information(1));
+    executor.leader_says(1, deployment(7, 1));
     let sent = executor.run_until(5000);
     let metrics = TaskMetrics { records_in: 7, ..TaskMetrics::default() };
     let heartbeat = TaskExecutorHeartbeat { task_executor: id(), tasks: vec![(attempt(7), metrics)] };
@@ -459,11 +460,11 @@ fn counters_are_reported_every_second_while_there_are_tasks() {
 fn a_lost_job_master_ends_the_tasks_and_the_slots_wait_for_the_next() {
     let mut executor = Executor::with_task();
     executor.request_slot(1, 1, 2, 1);
-    executor.from_manager(1, TaskExecutorMessage::ResourceManagerHeartbeat);
+    executor.manager_says(1, TaskExecutorMessage::ResourceManagerHeartbeat);
     executor.run_until(9_999);
-    executor.from_leader(1, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
+    executor.leader_says(1, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
     executor.now = 40_000;
-    executor.from_manager(1, TaskExecutorMessage::ResourceManagerHeartbeat);
+    executor.manager_says(1, TaskExecutorMessage::ResourceManagerHeartbeat);
     executor.run_until(59_998);
     assert_eq!(executor.told(), [""; 0]);
     let sent = executor.run_until(59_999);
@@ -479,7 +480,7 @@ fn a_lost_job_master_ends_the_tasks_and_the_slots_wait_for_the_next() {
 #[test]
 fn a_job_master_that_is_not_connected_is_told_so() {
     let mut executor = Executor::registered();
-    let sent = executor.from_leader(1, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
+    let sent = executor.leader_says(1, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
     let reason = "it has no slots of the job".to_owned();
     assert_eq!(sent, [to_leader(JobMasterMessage::DisconnectTaskExecutor(id(), reason))]);
 }
@@ -490,7 +491,7 @@ fn a_new_job_master_takes_the_place_of_the_former() {
     let sent = executor.request_slot(1, 1, 2, 2);
     assert_eq!(executor.told(), ["fail 0: the job has another JobMaster"]);
     assert_eq!(sent[1..], [to_leader(JobMasterMessage::RegisterTaskExecutor(id())), to_leader(offer(&[(2, 1)])),]);
-    assert_eq!(executor.from_leader(1, TaskExecutorMessage::CancelTask(attempt(0))), []);
+    assert_eq!(executor.leader_says(1, TaskExecutorMessage::CancelTask(attempt(0))), []);
     assert_eq!(executor.executor.stale_messages(), 1);
 }
 
@@ -498,13 +499,13 @@ fn a_new_job_master_takes_the_place_of_the_former() {
 fn messages_of_others_are_dropped_and_counted() {
     let mut executor = Executor::with_task();
     let dropped = [
-        executor.from_manager(2, TaskExecutorMessage::ResourceManagerHeartbeat),
-        executor.from_leader(2, TaskExecutorMessage::FreeSlot(allocation(1), String::new())),
-        executor.from_leader(2, TaskExecutorMessage::AttemptUnknown(attempt(0))),
-        executor.from_leader(2, TaskExecutorMessage::DisconnectJobMaster(job(1), String::new())),
-        executor.from_leader(2, TaskExecutorMessage::AcceptSlots(job(1), vec![])),
-        executor.from_leader(2, TaskExecutorMessage::JobMasterHeartbeat(job(1))),
-        executor.from_leader(1, TaskExecutorMessage::Stop("bye".to_owned())),
+        executor.manager_says(2, TaskExecutorMessage::ResourceManagerHeartbeat),
+        executor.leader_says(2, TaskExecutorMessage::FreeSlot(allocation(1), String::new())),
+        executor.leader_says(2, TaskExecutorMessage::AttemptUnknown(attempt(0))),
+        executor.leader_says(2, TaskExecutorMessage::DisconnectJobMaster(job(1), String::new())),
+        executor.leader_says(2, TaskExecutorMessage::AcceptSlots(job(1), vec![])),
+        executor.leader_says(2, TaskExecutorMessage::JobMasterHeartbeat(job(1))),
+        executor.leader_says(1, TaskExecutorMessage::Stop("bye".to_owned())),
         executor.send(Address::ResourceManager, Fence::None, TaskExecutorMessage::ResourceManagerHeartbeat),
     ];
     assert_eq!(dropped.concat(), []);
@@ -515,7 +516,7 @@ fn messages_of_others_are_dropped_and_counted() {
 #[test]
 fn a_stopped_task_executor_ends_with_its_tasks() {
     let mut executor = Executor::with_task();
-    let sent = executor.from_itself(TaskExecutorMessage::Stop("bye".to_owned()));
+    let sent = executor.says_itself(TaskExecutorMessage::Stop("bye".to_owned()));
     assert_eq!(
         sent,
         [
@@ -535,7 +536,7 @@ fn a_stopped_task_executor_ends_with_its_tasks() {
 #[test]
 fn a_stopped_task_executor_does_not_wait_for_ever() {
     let mut executor = Executor::with_task();
-    executor.from_itself(TaskExecutorMessage::Stop("bye".to_owned()));
+    executor.says_itself(TaskExecutorMessage::Stop("bye".to_owned()));
     executor.run_until(9_999);
     assert!(!executor.executor.is_terminated());
     executor.run_until(10_000);
