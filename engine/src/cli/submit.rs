@@ -32,8 +32,7 @@ use crate::{
     },
     graph::{
         job_graph::{Artifact, JobGraph},
-        job_graph_codec,
-        slot_sharing,
+        job_graph_codec, slot_sharing,
     },
     job_manager::blob_store::BlobStore,
     mini_cluster::Storage,

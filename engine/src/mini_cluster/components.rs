@@ -172,5 +172,44 @@ fn unrecoverable(code: &str, error: &dyn std::error::Error) -> FailureCause {
 }
 
 #[cfg(test)]
-#[path = "components_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::base::ids::{
+        ExecutionAttemptId, ExecutionVertexId, IntermediateDataSetId, IntermediateResultPartitionId, JobVertexId,
+        ResultPartitionId,
+    };
+
+    fn partition(graph: u8) -> ResultPartitionId {
+        let execution_vertex = ExecutionVertexId { vertex: JobVertexId::from_bytes([1; 16]), subtask_index: 0 };
+        let data_set = IntermediateDataSetId::from_bytes([2; 16]);
+        ResultPartitionId {
+            partition: IntermediateResultPartitionId { data_set, partition_index: 0 },
+            producer: ExecutionAttemptId {
+                graph: ExecutionGraphId::from_bytes([graph; 16]),
+                execution_vertex,
+                attempt_number: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn output_goes_with_the_last_task_executor_that_leaves_its_job() {
+        let jobs = SharedJobs::default();
+        let job = JobId::from_bytes([9; 16]);
+        let [one, other] = ["one", "other"].map(|id| ResourceId(id.to_owned()));
+        for (graph, task_executor) in [(1, &one), (1, &other), (2, &one)] {
+            jobs.enter(job, ExecutionGraphId::from_bytes([graph; 16]), task_executor);
+        }
+        for graph in [1, 2, 3] {
+            drop(jobs.partitions.producer_end(partition(graph), 0, 1));
+        }
+        jobs.leave(job, &one);
+        jobs.leave(job, &one);
+        assert_eq!(jobs.partitions.waiting_count(), 3);
+        jobs.leave(job, &other);
+        // Graph 3 is of another job.
+        assert_eq!(jobs.partitions.waiting_count(), 1);
+        jobs.leave(job, &other);
+        assert!(jobs.lock().is_empty());
+    }
+}

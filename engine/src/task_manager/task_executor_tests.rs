@@ -133,14 +133,15 @@ impl Executor {
             let told = Arc::clone(&told);
             move |_: Arc<JobInformation>, deployment: TaskDeployment| -> Result<Box<dyn RunningTask>, FailureCause> {
                 match deployment.attempt.attempt_number {
-                99 => Err(FailureCause {
-                    code: "test".to_owned(),
-                    message: "no thread".to_owned(),
-                    detail: String::new(),
-                    recoverability: Recoverability::Recoverable,
-                }),
-                attempt => Ok(Box::new(Recorder { attempt, told: Arc::clone(&told) })),
-            }}
+                    99 => Err(FailureCause {
+                        code: "test".to_owned(),
+                        message: "no thread".to_owned(),
+                        detail: String::new(),
+                        recoverability: Recoverability::Recoverable,
+                    }),
+                    attempt => Ok(Box::new(Recorder { attempt, told: Arc::clone(&told) })),
+                }
+            }
         };
         let job_left = {
             let left = Arc::clone(&left);

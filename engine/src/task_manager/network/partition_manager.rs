@@ -79,12 +79,49 @@ impl ResultPartitionManager {
     /// Forgets all that an execution graph's tasks left: finished output that
     /// nobody will read. Called when no task of the graph runs and none can follow.
     pub fn release(&self, graph: ExecutionGraphId) {
-        let released: Vec<_> = self.lock().extract_if(.., |(partition, _), _| partition.producer.graph == graph).collect();
+        let released: Vec<_> =
+            self.lock().extract_if(.., |(partition, _), _| partition.producer.graph == graph).collect();
         drop(released);
     }
 
     /// Number of channels of which one side is missing.
     pub fn waiting_count(&self) -> usize {
         self.lock().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::{ExecutionVertexId, IntermediateDataSetId, IntermediateResultPartitionId, JobVertexId};
+
+    fn partition(index: u32, attempt_number: u32) -> ResultPartitionId {
+        let execution_vertex = ExecutionVertexId { vertex: JobVertexId::from_bytes([1; 16]), subtask_index: index };
+        let data_set = IntermediateDataSetId::from_bytes([2; 16]);
+        ResultPartitionId {
+            partition: IntermediateResultPartitionId { data_set, partition_index: index },
+            producer: ExecutionAttemptId {
+                graph: ExecutionGraphId::from_bytes([3; 16]),
+                execution_vertex,
+                attempt_number,
+            },
+        }
+    }
+
+    #[test]
+    fn an_attempt_supersedes_the_earlier_ones_of_its_partition_alone() {
+        let manager = ResultPartitionManager::default();
+        for (index, attempt) in [(0, 0), (0, 1), (1, 0), (0, 2), (0, 3), (2, 0)] {
+            for subpartition in 0..2 {
+                drop(manager.producer_end(partition(index, attempt), subpartition, 1));
+            }
+        }
+        manager.supersede(partition(0, 2));
+        let left: Vec<_> = manager
+            .lock()
+            .keys()
+            .map(|(id, _)| (id.producer.execution_vertex.subtask_index, id.producer.attempt_number))
+            .collect();
+        assert_eq!(left, [(0, 2), (0, 2), (0, 3), (0, 3), (1, 0), (1, 0), (2, 0), (2, 0)]);
     }
 }
