@@ -8,7 +8,7 @@ fn a_job_whose_guest_loops_is_cancelled_within_a_second() {
     let output = directory.path().join("out");
     // More CPU time than the test lasts.
     let cluster = Cluster::start(&["-D", "sandbox.call.cpu-time=10min", "--allow-write", text(directory.path())]);
-    let job = cluster.submit("test_hostile", &["process-batch", "loop", text(&output)]);
+    let job = cluster.submit(&[], "test_hostile", &["process-batch", "loop", text(&output)]);
     cluster.await_answer(&format!("/jobs/{job}"), |answer| {
         answer["vertices"][1]["status"] == "RUNNING" && answer["vertices"][1]["metrics"]["read-records"] == 10
     });

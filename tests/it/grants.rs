@@ -67,6 +67,6 @@ fn a_symbolic_link_out_of_a_granted_directory_is_refused() {
     let cluster = Cluster::start(&["--allow-read", text(&granted), "--allow-write", text(&root)]);
     let destination = root.join("way-out").join("out");
     let refused = submit(&granted, &destination, &["--jobmanager", &cluster.url]);
-    check_failure(&refused, 1, &["way-out"]);
+    check_failure(&refused, 1, &["outside"]);
     assert!(is_empty(&outside));
 }

@@ -127,11 +127,11 @@ fn a_cluster_survives_the_jobs_that_fail_in_it() {
     let cluster = Cluster::start(&[&BUDGETS[..], &["--allow-write", text(directory.path())]].concat());
     let hostile = |act: &str| {
         let output = directory.path().join(act);
-        (cluster.submit("test_hostile", &["process-batch", act, text(&output)]), output)
+        (cluster.submit(&[], "test_hostile", &["process-batch", act, text(&output)]), output)
     };
     let attacks = ["loop", "grow", "recurse", "emit-much", "unreachable"].map(hostile);
     let good = directory.path().join("good");
-    let job = cluster.submit("test_hostile", &["nowhere", "nothing", text(&good)]);
+    let job = cluster.submit(&[], "test_hostile", &["nowhere", "nothing", text(&good)]);
     cluster.await_state(&job, "FINISHED");
     assert_eq!(sorted_rows(&good).len(), 10);
     for (job, output) in attacks {
@@ -139,7 +139,7 @@ fn a_cluster_survives_the_jobs_that_fail_in_it() {
         assert!(is_empty(&output));
     }
     let again = directory.path().join("again");
-    let job = cluster.submit("test_hostile", &["nowhere", "nothing", text(&again)]);
+    let job = cluster.submit(&[], "test_hostile", &["nowhere", "nothing", text(&again)]);
     cluster.await_state(&job, "FINISHED");
     assert_eq!(sorted_rows(&again).len(), 10);
 }

@@ -118,7 +118,7 @@ fn json_lines_that_do_not_fit_are_named_by_file_line_and_field() {
     let refused = [
         (2, "column 7, field \"id\": expected u64, found a string", "{\"id\":\"x\",\"name\":\"b\"}"),
         (4, "field \"name\": the field is missing", "{\"id\":4}"),
-        (5, "field \"id\": expected u64", "{\"id\":-5,\"name\":\"e\"}"),
+        (5, "column 7, field \"id\": -5 is out of range for u64", "{\"id\":-5,\"name\":\"e\"}"),
         (6, "column 1: expected an object", "not json"),
     ];
     Case::new("--json", content.as_bytes()).check("Source: File", &["1 a", "3 c", "7 g"], &refused);

@@ -87,7 +87,7 @@ fn task_executors_of_one_slot_exchange_what_a_job_sends() {
     let root = text(directory.path());
     let cluster = Cluster::start(&["--task-executors", "3", "--slots", "1", "--allow-write", root]);
     let output = directory.path().join("out");
-    let job = cluster.submit("test_topology", &["--output", text(&output)]);
+    let job = cluster.submit(&["--allow-write", root], "test_topology", &["--output", text(&output)]);
     cluster.await_state(&job, "FINISHED");
     assert_eq!(sorted(read(&output.join("rescale-three")).values()), (0..NUMBERS).collect::<Vec<_>>());
     assert_eq!(sorted(read(&output.join("union")).values()), (0..NUMBERS + 1_000).collect::<Vec<_>>());

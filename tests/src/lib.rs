@@ -137,9 +137,10 @@ impl Cluster {
     ///
     /// # Panics
     /// Panics with the command's output if it is not.
-    pub fn submit(&self, name: &str, arguments: &[&str]) -> String {
+    pub fn submit(&self, flags: &[&str], name: &str, arguments: &[&str]) -> String {
         let output = engine()
             .args(["submit", "--detached", "--jobmanager", &self.url])
+            .args(flags)
             .arg(plugin(name))
             .args(arguments)
             .output()
@@ -154,8 +155,12 @@ impl Cluster {
     /// Panics if it does not answer, or not in JSON.
     pub fn get(&self, path: &str) -> Value {
         let url = format!("{}{path}", self.url);
-        let mut response = ureq::get(&url).call().unwrap_or_else(|error| panic!("{url}: {error}"));
-        response.body_mut().read_json().unwrap_or_else(|error| panic!("{url}: {error}"))
+        // The message of a refusal stands in its body.
+        let request = ureq::get(&url).config().http_status_as_error(false).build();
+        let mut response = request.call().unwrap_or_else(|error| panic!("{url}: {error}"));
+        let body: Value = response.body_mut().read_json().unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert!(response.status().is_success(), "{url}: {}: {body}", response.status());
+        body
     }
 
     /// State of a job.
