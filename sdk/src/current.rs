@@ -118,11 +118,12 @@ pub(crate) fn failed() -> bool {
 }
 
 /// Asks the host what becomes of the rejected row, if one was; returns false if
-/// the call has failed.
+/// the call has failed. `row` is its number in the batch and its payload, none outside of one.
 #[cold]
-pub(crate) fn settle(payload: &[u8]) -> bool {
+pub(crate) fn settle(row: Option<(u32, &[u8])>) -> bool {
     if let Some(Rejection { node, message }) = REJECTION.take() {
-        match host::reject_row(node, &message, payload) {
+        let payload = row.map_or(&[][..], |(_, payload)| payload);
+        match host::reject_row(node, row.map(|(number, _)| number), &message, payload) {
             host::Verdict::Skip => {}
             host::Verdict::Fail => FAILED.set(true),
         }

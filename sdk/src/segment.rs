@@ -79,7 +79,7 @@ impl Segment {
 
     fn call(&mut self, f: impl FnOnce(&mut dyn Head)) -> Result<(), Failed> {
         f(&mut *self.head);
-        let is_failed = current::interrupted() && !current::settle(&[]);
+        let is_failed = current::interrupted() && !current::settle(None);
         current::leave();
         if is_failed {
             return Err(Failed);

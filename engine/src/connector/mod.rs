@@ -286,6 +286,12 @@ pub trait SourceReader {
 
     /// Where reading stands, for messages: "input.log line 17" or "sequence at 5".
     fn position(&self) -> String;
+
+    /// Where a row of the last batch was read, by its zero-based number in it, for
+    /// messages; where that is not known, where reading stands.
+    fn row_position(&mut self, _row: u32) -> String {
+        self.position()
+    }
 }
 
 /// What becomes of a row that does not fit its type.

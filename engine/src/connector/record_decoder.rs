@@ -4,7 +4,7 @@
 //! Text is handed on in the buffer it was read into. Blank lines are records of
 //! the format `lines` and are passed over in the other two.
 
-use std::mem;
+use std::{collections::VecDeque, mem};
 
 use bytes::Bytes;
 use engine_rows::{
@@ -82,6 +82,13 @@ pub(super) struct RecordDecoder {
     header_expected: bool,
     /// Lines of the split that were decoded or refused.
     lines: u64,
+    /// Lines of the split before the last batch.
+    lines_before_batch: u64,
+    /// For each line of the last batch that gave no row: the number of rows before it.
+    gaps: Vec<u32>,
+    /// For each line that was taken out of the undecoded text: the number of lines
+    /// before it that are left there.
+    removed: VecDeque<u64>,
 }
 
 #[derive(Debug)]
@@ -129,12 +136,21 @@ impl RecordDecoder {
             }
         };
         let header = matches!(format, Format::Csv { header: true, .. });
-        Ok(Self { kind, header, header_expected: false, lines: 0 })
+        Ok(Self {
+            kind,
+            header,
+            header_expected: false,
+            lines: 0,
+            lines_before_batch: 0,
+            gaps: Vec::new(),
+            removed: VecDeque::new(),
+        })
     }
 
     /// Begins with the lines of another split, which starts with its file or stream, or within it.
     pub(super) fn begin(&mut self, at_start: bool) {
         self.lines = 0;
+        self.removed.clear();
         self.header_expected = self.header && at_start;
     }
 
@@ -182,6 +198,12 @@ impl RecordDecoder {
         self.lines
     }
 
+    /// Lines of the split before the line of a row of the last batch.
+    pub(super) fn lines_before_row(&self, row: u32) -> u64 {
+        let gaps = self.gaps.partition_point(|rows_before| *rows_before <= row);
+        self.lines_before_batch + u64::from(row) + gaps as u64
+    }
+
     /// Counts a line of the split that was left out before.
     pub(super) fn count_line(&mut self) {
         self.lines += 1;
@@ -195,11 +217,15 @@ impl RecordDecoder {
         refuse: &mut Refuse<'_>,
     ) -> Result<(), ConnectorError> {
         debug_assert!(self.is_empty(), "blocks are decoded one after the other");
+        self.lines += self.removed.len() as u64;
+        self.removed.clear();
         match &mut self.kind {
             Kind::Text(text) => {
                 if std::str::from_utf8(&lines).is_err() {
                     let lines_before = self.lines;
+                    let removed = &mut self.removed;
                     let kept = without_bad_utf8(&lines, &mut |index, at, line, message| {
+                        removed.push_back(index - removed.len() as u64);
                         refuse(Refused {
                             offset: offset + at as u64,
                             lines_before: lines_before + index,
@@ -208,7 +234,6 @@ impl RecordDecoder {
                             is_header: false,
                         })
                     })?;
-                    self.lines += count_lines(&lines) - count_lines(&kept);
                     lines = kept;
                 }
                 normalize_line_ends(&mut lines);
@@ -250,10 +275,19 @@ impl RecordDecoder {
         bytes_max: usize,
         refuse: &mut Refuse<'_>,
     ) -> Result<RecordBatch, ConnectorError> {
+        self.lines_before_batch = self.lines;
+        self.gaps.clear();
         match &mut self.kind {
             Kind::Text(text) => {
                 let (count, cut) = leading_lines(text, rows_max);
-                self.lines += u64::from(count);
+                // A line that was taken out behind the last row of the batch belongs to it too.
+                while let Some(rows_before) = self.removed.front().copied().filter(|before| *before <= u64::from(count))
+                {
+                    self.removed.pop_front();
+                    self.gaps.push(u32::try_from(rows_before).expect("at most the batch's count"));
+                }
+                self.removed.iter_mut().for_each(|rows_before| *rows_before -= u64::from(count));
+                self.lines += u64::from(count) + self.gaps.len() as u64;
                 Ok(RecordBatch { kind: BatchKind::Lines, count, data: text.split_to(cut) })
             }
             Kind::Bytes(bytes) => {
@@ -274,7 +308,9 @@ impl RecordDecoder {
                     reader.read(line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
                 };
                 let limits = Limits { rows_max, bytes_max };
-                decode_text(undecoded, &mut self.lines, &mut false, limits, refuse, &mut read)
+                let mut progress =
+                    Progress { lines: &mut self.lines, gaps: &mut self.gaps, header_expected: &mut false };
+                decode_text(undecoded, &mut progress, limits, refuse, &mut read)
             }
             Kind::Csv(reader, undecoded) => {
                 let mut read = |line: &str, is_header: bool, data: &mut Vec<u8>| {
@@ -288,7 +324,12 @@ impl RecordDecoder {
                     reader.read(line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
                 };
                 let limits = Limits { rows_max, bytes_max };
-                decode_text(undecoded, &mut self.lines, &mut self.header_expected, limits, refuse, &mut read)
+                let mut progress = Progress {
+                    lines: &mut self.lines,
+                    gaps: &mut self.gaps,
+                    header_expected: &mut self.header_expected,
+                };
+                decode_text(undecoded, &mut progress, limits, refuse, &mut read)
             }
         }
     }
@@ -304,6 +345,13 @@ struct Limits {
     bytes_max: usize,
 }
 
+/// What of a decoder changes line by line.
+struct Progress<'a> {
+    lines: &'a mut u64,
+    gaps: &'a mut Vec<u32>,
+    header_expected: &'a mut bool,
+}
+
 /// What became of a line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Decoded {
@@ -313,8 +361,7 @@ enum Decoded {
 
 fn decode_text(
     undecoded: &mut Undecoded,
-    lines: &mut u64,
-    header_expected: &mut bool,
+    progress: &mut Progress<'_>,
     limits: Limits,
     refuse: &mut Refuse<'_>,
     read: &mut ReadLine<'_>,
@@ -330,20 +377,24 @@ fn decode_text(
         let line = &undecoded.text[line_start..start + line_end];
         undecoded.at = start + line_end + 1;
         let row_start = data.len();
-        let is_header = mem::take(header_expected);
+        let is_header = mem::take(progress.header_expected);
         let mut decoded = Ok(Decoded::Nothing);
         row::append_with(&mut data, 0, NO_TIMESTAMP, |data| decoded = read(line, is_header, data));
         match decoded {
             Ok(Decoded::Row) => count += 1,
-            Ok(Decoded::Nothing) => data.truncate(row_start),
+            Ok(Decoded::Nothing) => {
+                data.truncate(row_start);
+                progress.gaps.push(count);
+            }
             Err(message) => {
                 data.truncate(row_start);
+                progress.gaps.push(count);
                 let offset = undecoded.offset + line_start as u64;
                 let line = line.as_bytes();
-                refuse(Refused { offset, lines_before: *lines, message: &message, payload: line, is_header })?;
+                refuse(Refused { offset, lines_before: *progress.lines, message: &message, payload: line, is_header })?;
             }
         }
-        *lines += 1;
+        *progress.lines += 1;
     }
     Ok(RecordBatch { kind: BatchKind::Rows, count, data: data.into() })
 }
@@ -353,10 +404,6 @@ fn set_header(reader: &mut CsvReader, line: &[u8]) -> Result<(), String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     reader.set_header(text.strip_suffix('\r').unwrap_or(text)).map_err(|error| error.to_string())
-}
-
-fn count_lines(lines: &[u8]) -> u64 {
-    memchr::memchr_iter(b'\n', lines).count() as u64
 }
 
 /// How many of the lines may be taken, and their bytes.
@@ -469,6 +516,43 @@ mod tests {
             }
         }
         (batches, refused)
+    }
+
+    /// Checks that rows are known by their lines, which hold their numbers, one-based;
+    /// other lines give no row.
+    #[track_caller]
+    fn check_lines(format: Format, record_type: &str, blocks: &[&[u8]]) {
+        for rows_max in [1, 2, 3, u64::MAX] {
+            let mut decoder = RecordDecoder::new(format, record_type, &spec()).expect("fits");
+            decoder.begin(true);
+            for block in blocks {
+                decoder.push(block.to_vec(), 1, &mut |_| Ok(())).expect("skips");
+                while !decoder.is_empty() {
+                    let batch = decoder.decode(rows_max, 1 << 20, &mut |_| Ok(())).expect("skips");
+                    let numbers: Vec<u64> = match batch.kind {
+                        BatchKind::Lines => {
+                            let text = std::str::from_utf8(&batch.data).expect("text");
+                            text.lines().map(|line| line.parse().expect("a number")).collect()
+                        }
+                        BatchKind::Rows => {
+                            let rows = row::Rows::new(&batch.data);
+                            rows.map(|row| u64::from(row.expect("whole").payload[0])).collect()
+                        }
+                    };
+                    let lines: Vec<_> = (0..batch.count).map(|row| decoder.lines_before_row(row) + 1).collect();
+                    assert_eq!(lines, numbers, "at most {rows_max} rows");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_known_by_its_line() {
+        let json: &[&[u8]] = &[b"1\n\n\n4\nx\n6\n\xff\n", b"\xff\n \n", b"x\n11\n12\n"];
+        check_lines(Format::Json, "u8", json);
+        let lines: &[&[u8]] =
+            &[b"\xff\n2\n3\r\n\xff\n\xff\n6\n7\n8\n\xff\n", b"\xff\n\xfe\n", b"12\n13\n", b"\xff\n15\n"];
+        check_lines(Format::Lines, "string", lines);
     }
 
     #[test]

@@ -257,6 +257,10 @@ impl SourceReader for StreamReader {
     fn position(&self) -> String {
         format!("{} line {}", self.origin.name(), self.decoder.lines())
     }
+
+    fn row_position(&mut self, row: u32) -> String {
+        format!("{} line {}", self.origin.name(), self.decoder.lines_before_row(row) + 1)
+    }
 }
 
 #[cfg(test)]

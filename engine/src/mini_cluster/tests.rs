@@ -11,7 +11,7 @@ use std::{
 use super::{scripted_job_master::ScriptedJobMaster, *};
 use crate::{
     base::status::JobStatus,
-    graph::slot_sharing::slots_needed,
+    graph::{job_graph::JobGraph, slot_sharing::slots_needed},
     job_manager::test_graphs::{PLUGIN, job_graph},
     protocol::{
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},

@@ -14,8 +14,6 @@ type Told = Arc<Mutex<Vec<String>>>;
 struct Recorder {
     attempt: u32,
     told: Told,
-    /// Jobs that the TaskExecutor has left.
-    left: Arc<Mutex<Vec<JobId>>>,
 }
 
 impl RunningTask for Recorder {
@@ -40,6 +38,8 @@ struct Executor {
     executor: TaskExecutor,
     sink: TaskEventSink,
     told: Told,
+    /// Jobs that the TaskExecutor has left.
+    left: Arc<Mutex<Vec<JobId>>>,
     wakes: Arc<Mutex<u32>>,
     now: i64,
 }

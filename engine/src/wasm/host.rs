@@ -71,8 +71,8 @@ pub(crate) struct Host {
 pub(crate) struct Reported {
     /// Message and place of a panic.
     pub(crate) panic: Option<String>,
-    /// Node and message of an error for which the attempt fails.
-    pub(crate) failure: Option<(u32, String)>,
+    /// Node, row of the batch and message of an error for which the attempt fails.
+    pub(crate) failure: Option<(u32, Option<u32>, String)>,
 }
 
 impl Host {
@@ -298,23 +298,23 @@ fn add_output(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
     })?;
     instance.func_wrap(
         "reject-row",
-        |mut store: Caller<'_>, (node, message, payload): (u32, WasmStr, WasmList<u8>)| {
+        |mut store: Caller<'_>, (node, row, message, payload): (u32, Option<u32>, WasmStr, WasmList<u8>)| {
             let host = store.data_mut();
             host.check_may_emit()?;
             host.charge(1, payload.len())?;
             let message = escape(&message.to_str(&store)?, MESSAGE_BYTES_MAX);
             let verdict = with_target(&mut store, |target, store| {
-                Ok(target.reject_row(node, &message, payload.as_le_slice(store)))
+                Ok(target.reject_row(node, row, &message, payload.as_le_slice(store)))
             })?;
             if verdict == Verdict::Fail {
-                store.data_mut().reported.failure.get_or_insert((node, message));
+                store.data_mut().reported.failure.get_or_insert((node, row, message));
             }
             Ok((WitVerdict::from(verdict),))
         },
     )?;
     instance.func_wrap("fail", |mut store: Caller<'_>, (node, message): (u32, WasmStr)| {
         let message = escape(&message.to_str(&store)?, MESSAGE_BYTES_MAX);
-        store.data_mut().reported.failure.get_or_insert((node, message));
+        store.data_mut().reported.failure.get_or_insert((node, None, message));
         Ok(())
     })
 }
@@ -426,7 +426,7 @@ mod tests {
 
         fn emit_watermark_status(&mut self, _: u32, _: WatermarkStatus) {}
 
-        fn reject_row(&mut self, _: u32, _: &str, _: &[u8]) -> Verdict {
+        fn reject_row(&mut self, _: u32, _: Option<u32>, _: &str, _: &[u8]) -> Verdict {
             Verdict::Skip
         }
 

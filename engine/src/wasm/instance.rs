@@ -221,7 +221,9 @@ impl Instance {
         let Reported { panic: _, failure } = self.store.data_mut().take_reported();
         match (status, failure) {
             (WitStatus::Ok, None) => Ok(()),
-            (_, Some((node, message))) => Err(self.user_error(entry_point, Some(node), message)),
+            (_, Some((node, row, message))) => {
+                Err(GuestError { row, ..self.user_error(entry_point, Some(node), message) })
+            }
             (WitStatus::Failed, None) => {
                 Err(self.user_error(entry_point, None, "the plugin failed without saying why".to_owned()))
             }

@@ -48,8 +48,9 @@ pub trait EmitTarget: 'static {
     /// Takes a watermark status for an output.
     fn emit_watermark_status(&mut self, output: u32, status: WatermarkStatus);
 
-    /// Decides over a row that user code refused.
-    fn reject_row(&mut self, node: u32, message: &str, payload: &[u8]) -> crate::connector::Verdict;
+    /// Decides over a row that user code refused, given its number in the batch as the
+    /// guest says.
+    fn reject_row(&mut self, node: u32, row: Option<u32>, message: &str, payload: &[u8]) -> crate::connector::Verdict;
 
     /// Takes a log line: already cut, escaped and within the rate.
     fn log(&mut self, level: LogLevel, message: &str);

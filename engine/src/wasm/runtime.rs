@@ -424,7 +424,7 @@ impl EmitTarget for PlanTarget {
 
     fn emit_watermark_status(&mut self, _: u32, _: WatermarkStatus) {}
 
-    fn reject_row(&mut self, _: u32, _: &str, _: &[u8]) -> Verdict {
+    fn reject_row(&mut self, _: u32, _: Option<u32>, _: &str, _: &[u8]) -> Verdict {
         Verdict::Fail
     }
 

@@ -328,7 +328,7 @@ fn misbehave(at: &str, row: u32) -> Status {
         }
         "fail-but-ok" => output::fail(1, "said ok afterwards"),
         "reject" => {
-            if output::reject_row(2, "not a number", b"abc") == output::Verdict::Fail {
+            if output::reject_row(2, Some(row), "not a number", b"abc") == output::Verdict::Fail {
                 return Status::Failed;
             }
         }

@@ -14,7 +14,7 @@ pub(crate) enum Call {
     /// A watermark status for an output.
     EmitWatermarkStatus { output: u32, idle: bool },
     /// A row that user code refused.
-    RejectRow { node: u32, message: String, payload: Vec<u8> },
+    RejectRow { node: u32, row: Option<u32>, message: String, payload: Vec<u8> },
     /// The call fails.
     Fail { node: u32, message: String },
     /// A log line.
@@ -88,8 +88,8 @@ pub(crate) fn emit_watermark_status(output: u32, idle: bool) {
     call(Call::EmitWatermarkStatus { output, idle });
 }
 
-pub(crate) fn reject_row(node: u32, message: &str, payload: &[u8]) -> Verdict {
-    call(Call::RejectRow { node, message: message.to_owned(), payload: payload.to_owned() });
+pub(crate) fn reject_row(node: u32, row: Option<u32>, message: &str, payload: &[u8]) -> Verdict {
+    call(Call::RejectRow { node, row, message: message.to_owned(), payload: payload.to_owned() });
     if SKIP_REJECTED.get() { Verdict::Skip } else { Verdict::Fail }
 }
 

@@ -137,7 +137,7 @@ where
             if let Err(error) = decoded {
                 return self.not_a_record(index, error);
             }
-            if current::interrupted() && !current::settle(row.payload) {
+            if current::interrupted() && !current::settle(Some((index, row.payload))) {
                 return;
             }
         }
@@ -157,7 +157,7 @@ where
                 let record_type = descriptor_of::<T>();
                 return current::fail(self.node, &format!("got lines of text for records of type {record_type}"));
             }
-            if current::interrupted() && !current::settle(line.as_bytes()) {
+            if current::interrupted() && !current::settle(Some((index, line.as_bytes()))) {
                 return;
             }
         }

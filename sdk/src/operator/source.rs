@@ -62,7 +62,7 @@ impl<U: Record + ?Sized, S: SourceFunction<U>> Head for SourceOperator<U, S> {
             current::enter(self.node);
             match self.source.poll(&mut self.out) {
                 Ok(SourceStatus::More) if current::interrupted() => {
-                    if !current::settle(&[]) {
+                    if !current::settle(None) {
                         return Some(SourceStatus::End);
                     }
                 }

@@ -197,7 +197,8 @@ fn a_failed_row_ends_the_batch_and_is_handed_over_as_it_came() {
     let mut segment = open(&graph, &[2, 3], &[(3, None)]);
     assert_eq!(segment.process_batch(Batch::Rows(&rows(&[1, 0, 5]))), Err(Failed));
     let message = "out of range integral type conversion attempted".to_owned();
-    assert_eq!(host::take_calls(), [Call::RejectRow { node: 3, message, payload: 0_i64.to_le_bytes().to_vec() }]);
+    let payload = 0_i64.to_le_bytes().to_vec();
+    assert_eq!(host::take_calls(), [Call::RejectRow { node: 3, row: Some(1), message, payload }]);
 }
 
 #[test]

@@ -47,6 +47,8 @@ struct OpenSplit {
     blocks: LineBlocks,
     /// Lines of the file before the split; none: not counted yet.
     lines_before: Option<u64>,
+    /// Where the first line of the split starts; none: nothing was read yet.
+    first_offset: Option<u64>,
 }
 
 impl FileReader {
@@ -77,7 +79,7 @@ impl OpenSplit {
         }
         let content = open_content(file, split.compression, &permitted)?;
         let lines_before = (split.start == 0).then_some(0);
-        Ok(Self { split, content, blocks, lines_before })
+        Ok(Self { split, content, blocks, lines_before, first_offset: None })
     }
 
     fn path(&self) -> &Path {
@@ -93,6 +95,22 @@ impl OpenSplit {
         match self.lines_before {
             Some(before) => format!("{} line {}", self.split.path, before + refused.lines_before + 1),
             None => format!("{} byte {}", self.split.path, refused.offset),
+        }
+    }
+}
+
+/// Name of a row: "input.log line 17", or the chunk that it is in where lines cannot be counted.
+fn row_position(open: &mut OpenSplit, lines_before_row: u64) -> String {
+    if open.lines_before.is_none()
+        && let Some(offset) = open.first_offset.filter(|offset| *offset <= COUNTED_BYTES_MAX)
+    {
+        open.lines_before = count_lines(open.path(), offset);
+    }
+    match (open.lines_before, open.first_offset) {
+        (Some(before), _) => format!("{} line {}", open.split.path, before + lines_before_row + 1),
+        (None, offset) => {
+            let offset = offset.unwrap_or(open.split.start);
+            format!("{} line {} from byte {offset} on", open.split.path, lines_before_row + 1)
         }
     }
 }
@@ -175,6 +193,7 @@ impl SourceReader for FileReader {
             let block = open.blocks.read(&mut *open.content, block_bytes);
             match block.map_err(io_error(action, open.path()))? {
                 Block::Lines { offset, lines } => {
+                    open.first_offset.get_or_insert(offset);
                     self.decoder.push(lines, offset, &mut |refused| refuse(&mut **reject, open, &refused))?;
                 }
                 Block::LongLine { offset, head } => {
@@ -208,6 +227,14 @@ impl SourceReader for FileReader {
                 Some(before) => format!("{} line {}", open.split.path, before + self.decoder.lines()),
                 None => format!("{} byte {}", open.split.path, open.blocks.offset()),
             },
+        }
+    }
+
+    fn row_position(&mut self, row: u32) -> String {
+        let lines_before_row = self.decoder.lines_before_row(row);
+        match &mut self.open {
+            Some(open) => row_position(open, lines_before_row),
+            None => self.position(),
         }
     }
 }

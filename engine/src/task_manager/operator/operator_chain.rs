@@ -383,6 +383,8 @@ impl OperatorChain {
     fn drain(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
         while let Some((output, element)) = self.nodes[place].outputs().and_then(Outputs::take_local) {
             let targets = Rc::clone(&self.nodes[place].locals[output]);
+            let is_source = matches!(self.nodes[place].kind, NodeKind::Source(_));
+            self.row_errors.borrow_mut().set_direct(is_source);
             for target in targets.iter() {
                 self.deliver(*target, element.clone(), backpressure)?;
             }
@@ -539,7 +541,8 @@ impl OperatorChain {
         if let Some(failure) = row_errors.take_failure() {
             return OperatorError::RowErrors(failure);
         }
-        OperatorError::Guest { error: Box::new(error), input, position: row_errors.position() }
+        let position = row_errors.position(error.row);
+        OperatorError::Guest { error: Box::new(error), input, position }
     }
 }
 

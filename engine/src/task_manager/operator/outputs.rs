@@ -239,8 +239,8 @@ impl EmitTarget for Outputs {
         self.send_watermark_status(output as usize, status);
     }
 
-    fn reject_row(&mut self, node: u32, message: &str, payload: &[u8]) -> Verdict {
-        self.row_errors.borrow_mut().reject_row(node, message, payload)
+    fn reject_row(&mut self, node: u32, row: Option<u32>, message: &str, payload: &[u8]) -> Verdict {
+        self.row_errors.borrow_mut().reject_row(node, row, message, payload)
     }
 
     fn log(&mut self, level: LogLevel, message: &str) {

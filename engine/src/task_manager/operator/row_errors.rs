@@ -91,6 +91,9 @@ pub struct RowErrors {
     file: Option<(PathBuf, BufWriter<File>)>,
     failure: Option<RowErrorsError>,
     origin: Origin,
+    /// True while rows are processed as they came from the origin, not as another
+    /// operator of the chain made them.
+    is_direct: bool,
     readers: Vec<SharedReader>,
 }
 
@@ -110,6 +113,7 @@ impl RowErrors {
             file: None,
             failure: None,
             origin: Origin::None,
+            is_direct: true,
             readers: Vec::new(),
         }
     }
@@ -125,22 +129,32 @@ impl RowErrors {
         self.origin = origin;
     }
 
-    /// Where the rows came from that are being processed; empty if unknown.
-    pub fn position(&self) -> String {
+    /// Notes whether the rows that are processed next are those of the origin.
+    pub(super) fn set_direct(&mut self, is_direct: bool) {
+        self.is_direct = is_direct;
+    }
+
+    /// Where the rows came from that are being processed, or the one of this number in
+    /// the batch; empty if unknown.
+    pub fn position(&self, row: Option<u32>) -> String {
         match self.origin {
             Origin::None => String::new(),
             Origin::Gate { gate, channel } => format!("input gate {gate}, channel {channel}"),
             Origin::Source(index) => match self.readers.get(index) {
                 // A reader that is at work names the position itself.
-                Some(reader) => reader.try_borrow().map(|reader| reader.position()).unwrap_or_default(),
+                Some(reader) => match (reader.try_borrow_mut(), row.filter(|_| self.is_direct)) {
+                    (Ok(mut reader), Some(row)) => reader.row_position(row),
+                    (Ok(reader), None) => reader.position(),
+                    (Err(_), _) => String::new(),
+                },
                 None => String::new(),
             },
         }
     }
 
     /// Decides over a row that user code of a node refused.
-    pub fn reject_row(&mut self, node: u32, message: &str, payload: &[u8]) -> Verdict {
-        let position = self.position();
+    pub fn reject_row(&mut self, node: u32, row: Option<u32>, message: &str, payload: &[u8]) -> Verdict {
+        let position = self.position(row);
         self.reject(node, &position, message, payload)
     }
 

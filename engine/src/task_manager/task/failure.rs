@@ -74,7 +74,7 @@ impl Culprit<'_> {
             (None, None) => {}
         }
         if !position.is_empty() && error.entry_point != EntryPoint::Open {
-            at.push_str(&format!(", rows from {position}"));
+            at.push_str(&format!(", from {position}"));
         }
         let hint = hint(error.failure, error.entry_point);
         let separator = if hint.is_empty() { "" } else { "; " };

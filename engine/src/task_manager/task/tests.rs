@@ -459,7 +459,7 @@ fn failures_name_job_operator_subtask_plugin_and_position() {
     assert_eq!(
         cause.message,
         "job \"test\", operator \"op3\" (subtask 1/1, attempt 0): plugin test.wasm, in process-batch, input 0, \
-         row 2 of the batch, rows from numbers at 5: failed on purpose"
+         row 2 of the batch, from numbers at 5: failed on purpose"
     );
     assert_eq!(cause.detail, "inner\nouter");
     assert_eq!(cause.recoverability, Recoverability::Recoverable);
@@ -474,7 +474,7 @@ fn failures_name_job_operator_subtask_plugin_and_position() {
     let gated = [edge(1, 2, Partitioner::Forward), chained(2, 3), chained(3, 4)];
     let cause = failure(&nodes, &gated, &[], fail_with(GuestFailure::Trap));
     assert_eq!(cause.code, "guest-trap");
-    assert!(cause.message.contains("rows from input gate 0, channel 0: "), "{}", cause.message);
+    assert!(cause.message.contains(", from input gate 0, channel 0: "), "{}", cause.message);
 }
 
 #[test]

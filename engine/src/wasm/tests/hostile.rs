@@ -191,7 +191,7 @@ fn the_target_decides_over_a_refused_row() {
     let error = segment.process_batch(0, &batch(1)).unwrap_err();
     assert_eq!((error.failure, error.node), (GuestFailure::UserError, Some(2)));
     assert_eq!(error.message, "not a number");
-    let rejected = (2, "not a number".to_owned(), b"abc".to_vec());
+    let rejected = (2, Some(1), "not a number".to_owned(), b"abc".to_vec());
     assert_eq!(segment.target().rejected, [rejected.clone(), rejected]);
 }
 

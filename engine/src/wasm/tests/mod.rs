@@ -124,7 +124,7 @@ struct Recorder {
     count: u64,
     watermarks: Vec<Timestamp>,
     statuses: Vec<WatermarkStatus>,
-    rejected: Vec<(u32, String, Vec<u8>)>,
+    rejected: Vec<(u32, Option<u32>, String, Vec<u8>)>,
     verdict: Option<Verdict>,
     lines: Vec<(LogLevel, String)>,
 }
@@ -154,8 +154,8 @@ impl EmitTarget for Recorder {
         self.statuses.push(status);
     }
 
-    fn reject_row(&mut self, node: u32, message: &str, payload: &[u8]) -> Verdict {
-        self.rejected.push((node, message.to_owned(), payload.to_owned()));
+    fn reject_row(&mut self, node: u32, row: Option<u32>, message: &str, payload: &[u8]) -> Verdict {
+        self.rejected.push((node, row, message.to_owned(), payload.to_owned()));
         self.verdict.unwrap_or(Verdict::Fail)
     }
 

@@ -399,7 +399,7 @@ impl TestSegment {
     fn process_row(&mut self, node: u32, input: u32, row: u32, payload: &[u8]) -> Result<(), GuestError> {
         let made = match (self.plugin.function)(node, input, payload) {
             Ok(made) => made,
-            Err(GuestFailure::UserError) => match self.outputs.reject_row(node, "refused", payload) {
+            Err(GuestFailure::UserError) => match self.outputs.reject_row(node, Some(row), "refused", payload) {
                 crate::connector::Verdict::Skip => return Ok(()),
                 crate::connector::Verdict::Fail => {
                     return Err(self.error(GuestFailure::UserError, node, row, "refused"));

@@ -197,6 +197,6 @@ fn a_trap_names_operator_row_and_origin() {
     let expected = "job \"test\", operator \"op2\" (subtask 1/1, attempt 0): plugin test_hostile.wasm, in \
                     process-batch, input 0, row ";
     assert!(cause.message.starts_with(expected), "{}", cause.message);
-    assert!(cause.message.contains(", rows from input gate 0, channel 0: "), "{}", cause.message);
+    assert!(cause.message.contains(", from input gate 0, channel 0: "), "{}", cause.message);
     assert!(cause.detail.contains("test_hostile::"), "{}", cause.detail);
 }
