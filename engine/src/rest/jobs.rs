@@ -60,6 +60,10 @@ fn overview_entry(job: &JobOverview, now: i64) -> Value {
         "duration": duration(job.started.0, end, now),
         "last-modification": job.last_modified.0,
         "tasks": tasks,
+        // Flink 2's clients do not read a list without these.
+        "jobType": "STREAMING",
+        "schedulerType": "Default",
+        "pending-operators": 0,
     })
 }
 
@@ -103,6 +107,8 @@ fn detail_value(job: &JobDetails, now: i64) -> Value {
         "isStoppable": false,
         "state": job.status,
         "job-type": "STREAMING",
+        "schedulerType": "Default",
+        "pending-operators": 0,
         "start-time": start,
         "end-time": end,
         "duration": duration(start, end, now),

@@ -462,8 +462,14 @@ fn differences(place: &str, value: &Value, shape: &Value, found: &mut Vec<String
                     None => found.push(format!("{place}.{key} is missing")),
                 }
             }
+            // The vectors are of Flink 1.20; these came with Flink 2.
+            let later = ["jobType", "schedulerType", "pending-operators"];
+            let values = values.iter().filter(|(key, _)| !later.contains(&key.as_str()));
             found.extend(
-                values.keys().filter(|key| !shapes.contains_key(*key)).map(|key| format!("{place}.{key} is new")),
+                values
+                    .map(|(key, _)| key)
+                    .filter(|key| !shapes.contains_key(*key))
+                    .map(|key| format!("{place}.{key} is new")),
             );
         }
         _ => expect(false),
@@ -540,6 +546,10 @@ fn a_job_is_told_with_its_numbers() {
     assert_eq!(answer["jobs"][0]["tasks"]["running"], 2);
     assert_eq!(answer["jobs"][0]["tasks"]["created"], 0);
     assert_eq!(answer["jobs"][1]["duration"], 1000);
+    assert_eq!(
+        (&answer["jobs"][0]["jobType"], &answer["jobs"][0]["schedulerType"]),
+        (&json!("STREAMING"), &json!("Default"))
+    );
     let (_, answer) = fixture.get("/overview");
     assert_eq!((&answer["jobs-running"], &answer["jobs-failed"]), (&json!(1), &json!(1)));
     assert_eq!((&answer["slots-total"], &answer["slots-available"]), (&json!(4), &json!(2)));
