@@ -65,7 +65,11 @@ pub fn task_starter_factory(runtime: Arc<PluginRuntime>) -> TaskStarterFactory {
         let runtime = Arc::clone(&runtime);
         let services = TaskServices {
             partitions: Arc::clone(&partitions),
-            plugins: Arc::new(JobPlugins { runtime: Arc::clone(&runtime), blobs: Arc::clone(&blobs), name: String::new() }),
+            plugins: Arc::new(JobPlugins {
+                runtime: Arc::clone(&runtime),
+                blobs: Arc::clone(&blobs),
+                name: String::new(),
+            }),
             connectors: Arc::new(NativeConnectors),
             artifacts: Arc::new(move |artifact| Ok(artifacts.path(artifact.digest))),
             guest_stack_bytes: runtime.stack_bytes_max(),
