@@ -8,7 +8,8 @@ exports="$(scripts/wasm-target.sh)"
 eval "$exports"
 packages=()
 for name in "$@"; do
-    packages+=(-p "$name")
+    # A package may be called otherwise than its folder, where another crate has that name.
+    packages+=(-p "$(sed -n 's/^name = "\(.*\)"/\1/p' "plugins/$name/Cargo.toml" | head -n 1)")
 done
 RUSTFLAGS="${PLUGIN_RUSTFLAGS:--Ctarget-feature=+simd128}" \
     cargo build --profile plugin --target wasm32-unknown-unknown --target-dir target/wasm "${packages[@]}"

@@ -3,8 +3,7 @@
 //! A [`Collector`] leads to an output of the segment, whose rows it encodes, to
 //! the next operator, or nowhere. The encoder is compiled into each operator and
 //! the operator into its row loop, so a chain pays one indirect call for each
-//! operator but the first, and none for the ends (`fused segment` in
-//! ARCHITECTURE.md).
+//! operator but the first, and none for the ends.
 
 use std::{any::Any, fmt::Write as _};
 
@@ -104,12 +103,12 @@ impl<T: Record + ?Sized> Target<T> {
         }
     }
 
-    /// Joins targets into one.
-    pub(crate) fn of(mut targets: Vec<Self>) -> Self {
+    /// Joins targets of a node into one.
+    pub(crate) fn of(node: u32, mut targets: Vec<Self>) -> Self {
         match targets.len() {
             0 => Self::Discard,
             1 => targets.remove(0),
-            _ => Self::Downstream(Box::new(FanOut { targets, scratch: Vec::new() })),
+            _ => Self::Downstream(Box::new(FanOut { node, targets, scratch: Vec::new() })),
         }
     }
 }
@@ -233,13 +232,15 @@ impl<T: Record + ?Sized> AnyCollector for Collector<T> {
 /// Several targets of the same records. All but the last get a copy by way of
 /// the record's encoding, so that no operator sees what another one changed.
 struct FanOut<T: Record + ?Sized> {
+    /// The node before the fork, to which key selectors and the like belong.
+    node: u32,
     targets: Vec<Target<T>>,
     scratch: Vec<u8>,
 }
 
 impl<T: Record + ?Sized> Downstream<T> for FanOut<T> {
     fn process(&mut self, record: T::View<'_>, timestamp: i64) {
-        let Self { targets, scratch } = self;
+        let Self { node, targets, scratch } = self;
         scratch.clear();
         T::encode(T::peek(&record), scratch);
         let (last, others) = targets.split_last_mut().expect("a fan-out has at least two targets");
@@ -248,6 +249,7 @@ impl<T: Record + ?Sized> Downstream<T> for FanOut<T> {
                 Target::Output(output) => output.append(0, timestamp, |payload| payload.extend_from_slice(scratch)),
                 Target::Downstream(next) => {
                     T::decode(scratch, |record| next.process(record, timestamp)).expect("the record was just encoded");
+                    current::enter(*node);
                 }
                 Target::Discard => {}
             }

@@ -143,3 +143,6 @@ impl Wiring for Builder<'_> {
         SideOutputs(graph.side_outputs(node).map(|(name, make)| (name.to_owned(), make(self))).collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,11 @@ use crate::{
 };
 
 /// A sink of the engine for records of type `T`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not take records of type `{T}`",
+    label = "does not take these records",
+    note = "text sinks take records that implement `Display`, CSV sinks take tuples and pairs of numbers and text; `map` or `flat_map` the stream first"
+)]
 pub trait Sink<T: Record + ?Sized> {
     /// Shown to users.
     fn name(&self) -> &str;
@@ -67,6 +72,7 @@ impl FileSink<Csv> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Record + ?Sized, F: Format<T>> Sink<T> for FileSink<F> {
     fn name(&self) -> &str {
         "Sink: File"
@@ -118,6 +124,7 @@ impl<F> PrintSink<F> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Record + ?Sized, F: Format<T>> Sink<T> for PrintSink<F> {
     fn name(&self) -> &str {
         "Sink: Print"

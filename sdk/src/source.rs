@@ -75,8 +75,8 @@ impl FileSource<str> {
         FileSource::of(path.into(), "json")
     }
 
-    /// Lines of comma-separated values, with the names of the columns in the first line
-    /// (see [`FileSource::header`]).
+    /// Lines of comma-separated values. The columns are the fields of the record type in
+    /// their order, unless the first line names them (see [`FileSource::header`]).
     pub fn csv<T: Record + ?Sized>(path: impl Into<String>) -> FileSource<T> {
         FileSource::of(path.into(), "csv")
     }
@@ -103,7 +103,7 @@ impl<T: Record + ?Sized> FileSource<T> {
 
     /// Limits reading to this many rows a second over all subtasks.
     #[must_use]
-    pub fn rate(self, rows_per_second: f64) -> Self {
+    pub fn rate(self, rows_per_second: u64) -> Self {
         self.with("rate", rows_per_second)
     }
 
@@ -150,21 +150,40 @@ impl<T: Record + ?Sized> Source for FileSource<T> {
     }
 }
 
-/// Lines of text that a server sends; read by one subtask.
+/// Lines that a server sends; read by one subtask.
 #[derive(Clone, Debug)]
-pub struct SocketSource {
+pub struct SocketSource<T: ?Sized> {
     options: Options,
+    _record: PhantomData<T>,
 }
 
-impl SocketSource {
-    /// Connects to `host:port`.
+impl SocketSource<str> {
+    /// Connects to `host:port` and reads lines of text, without their ends.
     pub fn text_lines(address: impl Into<String>) -> Self {
-        Self { options: Options::default().with("address", address.into()) }
+        Self::of(address.into(), "lines")
+    }
+
+    /// Connects to `host:port` and reads lines that are JSON objects; see [`FileSource::json_lines`].
+    pub fn json_lines<T: Record + ?Sized>(address: impl Into<String>) -> SocketSource<T> {
+        SocketSource::of(address.into(), "json")
     }
 }
 
-impl Source for SocketSource {
-    type Record = str;
+impl<T: Record + ?Sized> SocketSource<T> {
+    fn of(address: String, format: &str) -> Self {
+        Self { options: Options::default().with("address", address).with("format", format), _record: PhantomData }
+    }
+
+    /// Limits reading to this many rows a second.
+    #[must_use]
+    pub fn rate(mut self, rows_per_second: u64) -> Self {
+        self.options.set("rate", rows_per_second);
+        self
+    }
+}
+
+impl<T: Record + ?Sized> Source for SocketSource<T> {
+    type Record = T;
     const PARALLEL: bool = false;
 
     fn name(&self) -> &str {
@@ -176,19 +195,40 @@ impl Source for SocketSource {
     }
 }
 
-/// Lines of text from standard input; read by one subtask.
-#[derive(Clone, Debug, Default)]
-pub struct StdinSource;
+/// Lines from standard input, to its end; read by one subtask.
+#[derive(Clone, Debug)]
+pub struct StdinSource<T: ?Sized> {
+    options: Options,
+    _record: PhantomData<T>,
+}
 
-impl StdinSource {
-    /// Reads until the end of standard input.
+impl StdinSource<str> {
+    /// Reads lines of text, without their ends.
     pub fn text_lines() -> Self {
-        Self
+        Self::of("lines")
+    }
+
+    /// Reads lines that are JSON objects; see [`FileSource::json_lines`].
+    pub fn json_lines<T: Record + ?Sized>() -> StdinSource<T> {
+        StdinSource::of("json")
     }
 }
 
-impl Source for StdinSource {
-    type Record = str;
+impl<T: Record + ?Sized> StdinSource<T> {
+    fn of(format: &str) -> Self {
+        Self { options: Options::default().with("format", format), _record: PhantomData }
+    }
+
+    /// Limits reading to this many rows a second.
+    #[must_use]
+    pub fn rate(mut self, rows_per_second: u64) -> Self {
+        self.options.set("rate", rows_per_second);
+        self
+    }
+}
+
+impl<T: Record + ?Sized> Source for StdinSource<T> {
+    type Record = T;
     const PARALLEL: bool = false;
 
     fn name(&self) -> &str {
@@ -196,7 +236,7 @@ impl Source for StdinSource {
     }
 
     fn connector(&self) -> Connector {
-        Options::default().connector("stdin")
+        self.options.connector("stdin")
     }
 }
 
@@ -214,7 +254,7 @@ impl SequenceSource {
 
     /// Limits generation to this many numbers a second over all subtasks.
     #[must_use]
-    pub fn rate(mut self, rows_per_second: f64) -> Self {
+    pub fn rate(mut self, rows_per_second: u64) -> Self {
         self.options.set("rate", rows_per_second);
         self
     }
@@ -249,7 +289,7 @@ impl<T: Record + ?Sized> NexmarkSource<T> {
 
     /// Limits generation to this many events a second over all subtasks.
     #[must_use]
-    pub fn rate(self, events_per_second: f64) -> Self {
+    pub fn rate(self, events_per_second: u64) -> Self {
         self.option("rate", events_per_second)
     }
 

@@ -22,6 +22,7 @@ pub trait Format<T: Record + ?Sized>: 'static {
 #[derive(Clone, Copy, Debug)]
 pub struct Text;
 
+#[diagnostic::do_not_recommend]
 impl<T: Record + ?Sized> Format<T> for Text
 where
     for<'a> T::Ref<'a>: Display,
@@ -38,6 +39,7 @@ where
 #[derive(Clone, Copy, Debug)]
 pub struct Csv;
 
+#[diagnostic::do_not_recommend]
 impl<T: Record + ?Sized> Format<T> for Csv
 where
     for<'a> T::Ref<'a>: CsvRow,

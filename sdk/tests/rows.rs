@@ -43,11 +43,11 @@ enum Event<'a> {
 }
 
 fn vectors() -> Value {
-    serde_json::from_str(include_str!("../../wit/rows.json")).unwrap()
+    serde_json::from_str(include_str!("../../wit/rows.json")).expect("the vectors are JSON")
 }
 
 fn unhex(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal")).collect()
 }
 
 /// Descriptors and payloads by name of the vector.

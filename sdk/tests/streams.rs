@@ -27,17 +27,17 @@ where
 {
     let collect = |mut harness: TestHarness| {
         for record in records {
-            harness.push::<T>(record).unwrap();
+            harness.push::<T>(record).expect("the job takes the record");
         }
-        harness.finish().unwrap();
-        harness.records::<U>().unwrap()
+        harness.finish().expect("the job ends");
+        harness.records::<U>().expect("the sink takes this type")
     };
     let program = |env: &StreamExecutionEnvironment, _: &Args| {
         function(env.from_source(FileSource::json_lines::<T>("input"))).sink_to(DiscardSink);
         Ok(())
     };
-    let chained = collect(TestHarness::new(program, &[]).unwrap());
-    assert_eq!(chained, collect(TestHarness::unchained(program, &[]).unwrap()));
+    let chained = collect(TestHarness::new(program, &[]).expect("a sound program"));
+    assert_eq!(chained, collect(TestHarness::unchained(program, &[]).expect("a sound program")));
     chained
 }
 
@@ -47,7 +47,7 @@ fn plan_error(program: impl FnOnce(&StreamExecutionEnvironment)) -> String {
         program(env);
         Ok(())
     };
-    TestHarness::new(program, &[]).map(|_| ()).unwrap_err().to_string()
+    TestHarness::new(program, &[]).map(|_| ()).expect_err("a mistake").to_string()
 }
 
 #[test]

@@ -556,8 +556,8 @@ pub enum ConnectorError {
     Damaged(&'static str),
 }
 
-#[cfg(test)]
-mod tests;
-
 /// Rows as they are handed over, without a copy.
 pub type Block = Bytes;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,535 @@
+//! The Dispatcher by its messages: submission, ends, recovery, questions.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::{
+    job_manager::{
+        leader_election::Contender,
+        storage::StorageDir,
+        test_graphs::{PLUGIN, job_graph},
+    },
+    protocol::{job_details::JobDetails, rpc::Message},
+};
+
+type Spawned = Arc<Mutex<Vec<(JobId, JobMasterId, Box<dyn Endpoint + Send>)>>>;
+
+/// Stands for a JobMaster: takes note of what it is told and says nothing.
+struct Recorder(Arc<Mutex<Vec<JobMasterMessage>>>);
+
+impl Endpoint for Recorder {
+    fn on_start(&mut self, _now: Timestamp) -> Vec<Envelope> {
+        Vec::new()
+    }
+
+    fn on_message(&mut self, envelope: Envelope, _now: Timestamp) -> Vec<Envelope> {
+        if let Message::JobMaster(message) = envelope.message {
+            self.0.lock().unwrap().push(message);
+        }
+        Vec::new()
+    }
+
+    fn on_deadline(&mut self, _now: Timestamp) -> Vec<Envelope> {
+        Vec::new()
+    }
+
+    fn next_deadline(&self) -> Option<Timestamp> {
+        None
+    }
+
+    fn is_terminated(&self) -> bool {
+        false
+    }
+}
+
+struct Cluster {
+    dispatcher: Dispatcher,
+    fence: Fence,
+    spawned: Spawned,
+    fatal: Arc<Mutex<Vec<String>>>,
+    blobs: Arc<BlobStore>,
+    asked: u64,
+    now: i64,
+    _leader: Contender,
+}
+
+impl Cluster {
+    /// A Dispatcher over `storage` whose JobMasters are made, or fail with a message.
+    fn start(storage: &StorageDir, failure: Option<&str>) -> Result<Self, RecoveryError> {
+        let election = LeaderElection::new();
+        let leader = election.contend(Address::Dispatcher).unwrap();
+        let fence = leader.session().unwrap();
+        let Fence::Dispatcher(id) = fence else { panic!("{fence:?}") };
+        assert!(leader.confirm(fence));
+        let spawned = Spawned::default();
+        let fatal = Arc::<Mutex<Vec<String>>>::default();
+        let blobs = Arc::new(BlobStore::open(storage).unwrap());
+        let failure = failure.map(|message| FailureCause {
+            code: "test".to_owned(),
+            message: message.to_owned(),
+            detail: String::new(),
+            recoverability: Recoverability::Unrecoverable,
+        });
+        let dispatcher = Dispatcher::recover(DispatcherParts {
+            id,
+            config: DispatcherConfig::from_configuration(&Configuration::default()),
+            election,
+            graphs: JobGraphStore::open(storage).unwrap(),
+            results: JobResultStore::open(storage).unwrap(),
+            blobs: Arc::clone(&blobs),
+            job_master_factory: Arc::new(move |_graph, _id| match &failure {
+                Some(cause) => Err(cause.clone()),
+                None => Ok(Box::new(Recorder(Arc::default()))),
+            }),
+            spawn: Box::new({
+                let spawned = Arc::clone(&spawned);
+                move |job, job_master, endpoint| spawned.lock().unwrap().push((job, job_master, endpoint))
+            }),
+            on_fatal_error: Arc::new({
+                let fatal = Arc::clone(&fatal);
+                move |problem| fatal.lock().unwrap().push(problem)
+            }),
+        })?;
+        let mut cluster = Self { dispatcher, fence, spawned, fatal, blobs, asked: 0, now: 0, _leader: leader };
+        let sent = cluster.dispatcher.on_start(Timestamp(0));
+        assert_eq!(sent, []);
+        Ok(cluster)
+    }
+
+    fn fresh() -> (StorageDir, Self) {
+        let storage = StorageDir::temporary().unwrap();
+        let cluster = Self::start(&storage, None).unwrap();
+        cluster.blobs.put(PLUGIN).unwrap();
+        (storage, cluster)
+    }
+
+    fn send(&mut self, fence: Fence, message: DispatcherMessage) -> Vec<Envelope> {
+        let from = Address::Client(0);
+        let message = Message::Dispatcher(message);
+        self.dispatcher.on_message(Envelope { from, to: Address::Dispatcher, fence, message }, Timestamp(self.now))
+    }
+
+    fn ask(&mut self, request: DispatcherRequest) -> Vec<Envelope> {
+        self.asked += 1;
+        self.send(self.fence, DispatcherMessage::Request(self.asked, request))
+    }
+
+    /// Asks, and expects the answer at once.
+    fn answer(&mut self, request: DispatcherRequest) -> Result<DispatcherResponse, String> {
+        let sent = self.ask(request);
+        let last = sent.into_iter().rfind(|envelope| envelope.to == Address::Client(0)).expect("an answer");
+        match last.message {
+            Message::Client(number, response) => {
+                assert_eq!(number, self.asked);
+                match response {
+                    DispatcherResponse::Refused(error) => Err(error.to_string()),
+                    response => Ok(response),
+                }
+            }
+            message => panic!("{message:?}"),
+        }
+    }
+
+    fn submit(&mut self, graph: &JobGraph) -> Result<(), String> {
+        self.answer(DispatcherRequest::SubmitJob(graph.clone())).map(|response| {
+            assert_eq!(response, DispatcherResponse::Acknowledged);
+        })
+    }
+
+    fn job_master(&self, job: JobId) -> JobMasterId {
+        self.dispatcher.jobs[&job].job_master
+    }
+
+    /// The JobMaster reports a state.
+    fn report(&mut self, graph: &JobGraph, status: JobStatus) {
+        let job_master = self.job_master(graph.job_id);
+        let overview = overview_of(&self.details(graph, status));
+        let changed = JobStatusChanged { job_master, overview };
+        self.send(Fence::None, DispatcherMessage::JobStatusChanged(changed));
+    }
+
+    /// The JobMaster ends, and its loop.
+    fn end(&mut self, graph: &JobGraph, status: JobStatus) -> Vec<Envelope> {
+        let job_master = self.job_master(graph.job_id);
+        let details = self.details(graph, status);
+        let terminated = DispatcherMessage::JobTerminated(JobTerminated { job_master, details });
+        let mut sent = self.send(Fence::None, terminated);
+        sent.extend(self.send(Fence::None, DispatcherMessage::JobMasterClosed(graph.job_id, job_master)));
+        sent
+    }
+
+    fn details(&self, graph: &JobGraph, status: JobStatus) -> JobDetails {
+        details_of_graph(graph, status, Timestamp(0), Timestamp(self.now), None)
+    }
+
+    fn list(&mut self) -> Vec<(JobId, JobStatus)> {
+        let Ok(DispatcherResponse::Jobs(jobs)) = self.answer(DispatcherRequest::ListJobs) else { panic!("refused") };
+        jobs.iter().map(|overview| (overview.job, overview.status)).collect()
+    }
+
+    fn spawned(&self) -> Vec<JobId> {
+        self.spawned.lock().unwrap().iter().map(|(job, ..)| *job).collect()
+    }
+}
+
+fn words() -> JobGraph {
+    job_graph(1, &[("words", 2)])
+}
+
+fn responses(sent: &[Envelope]) -> Vec<(u64, DispatcherResponse)> {
+    let answers = sent.iter().filter_map(|envelope| match &envelope.message {
+        Message::Client(number, response) => Some((*number, response.clone())),
+        Message::Dispatcher(_) | Message::ResourceManager(_) | Message::JobMaster(_) | Message::TaskExecutor(_) => None,
+    });
+    answers.collect()
+}
+
+#[test]
+fn a_job_is_stored_before_it_runs_and_gone_when_it_has_ended() {
+    let (storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    assert_eq!(cluster.submit(&graph), Ok(()));
+    assert_eq!(cluster.spawned(), [job]);
+    assert_eq!(JobGraphStore::open(&storage).unwrap().recover(job).unwrap(), Some(graph.clone()));
+    assert_eq!(cluster.list(), [(job, JobStatus::Initializing)]);
+    cluster.report(&graph, JobStatus::Running);
+    assert_eq!(cluster.list(), [(job, JobStatus::Running)]);
+
+    cluster.now = 70;
+    cluster.blobs.discard_upload(graph.program.plugin).unwrap();
+    cluster.end(&graph, JobStatus::Finished);
+    assert_eq!(cluster.list(), [(job, JobStatus::Finished)]);
+    let store = JobResultStore::open(&storage).unwrap();
+    let result = store.result(job).unwrap().unwrap();
+    assert_eq!((result.status, result.ended), (JobStatus::Finished, Timestamp(70)));
+    assert_eq!(store.dirty_jobs().unwrap(), []);
+    assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), []);
+    assert!(!cluster.blobs.path(graph.program.plugin).exists());
+}
+
+#[test]
+fn checks_come_in_flinks_order() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let mut partial = job_graph(1, &[("a", 1), ("b", 1)]);
+    partial.vertices[0].resources = Some(crate::graph::job_graph::ResourceProfile { cpu_cores: 1.0, memory: 1 });
+    let job = partial.job_id;
+    let refused = "some vertices of the job have resources set and others have not: set them for all or none \
+                   (set for \"a\", not for \"b\")";
+    assert_eq!(cluster.submit(&partial), Err(refused.to_owned()));
+    assert_eq!(cluster.submit(&words()), Ok(()));
+    assert_eq!(cluster.submit(&partial), Err(format!("job {job} has been submitted already")));
+    cluster.end(&words(), JobStatus::Canceled);
+    let ended = format!("job {job} has been submitted already and has ended as CANCELED");
+    assert_eq!(cluster.submit(&partial), Err(ended));
+    partial.job_id = JobId::from_bytes([9; 16]);
+    partial.vertices.iter_mut().for_each(|vertex| vertex.resources = partial_profile());
+    assert_eq!(cluster.submit(&partial), Ok(()));
+}
+
+fn partial_profile() -> Option<crate::graph::job_graph::ResourceProfile> {
+    Some(crate::graph::job_graph::ResourceProfile { cpu_cores: 1.0, memory: 1 })
+}
+
+#[test]
+fn a_job_whose_plugin_is_missing_is_refused_and_leaves_nothing() {
+    let storage = StorageDir::temporary().unwrap();
+    let mut cluster = Cluster::start(&storage, None).unwrap();
+    let plugin = words().program.plugin;
+    let refused = format!("the job's plugin or an artifact is not there: there is no blob {plugin}: upload it again");
+    assert_eq!(cluster.submit(&words()), Err(refused));
+    assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), []);
+    cluster.blobs.put(PLUGIN).unwrap();
+    assert_eq!(cluster.submit(&words()), Ok(()));
+}
+
+#[test]
+fn a_job_without_operators_is_refused() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let refused = Err("job \"job 1\" has no operators".to_owned());
+    assert_eq!(cluster.submit(&job_graph(1, &[])), refused);
+    let refused = Err("\"a\" has no subtasks or no operators".to_owned());
+    assert_eq!(cluster.submit(&job_graph(1, &[("a", 0)])), refused);
+}
+
+#[test]
+fn a_job_is_submitted_again_when_its_suspended_job_master_has_ended() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    cluster.submit(&graph).unwrap();
+    let former = cluster.job_master(job);
+    let details = cluster.details(&graph, JobStatus::Suspended);
+    let terminated = JobTerminated { job_master: former, details };
+    cluster.send(Fence::None, DispatcherMessage::JobTerminated(terminated));
+
+    let waiting = cluster.ask(DispatcherRequest::SubmitJob(graph.clone()));
+    assert_eq!(responses(&waiting), []);
+    let number = cluster.asked;
+    assert_eq!(cluster.submit(&graph), Err(format!("job {job} has been submitted already")));
+    // The endpoint is gone before its end is told, and with it its leadership.
+    cluster.spawned.lock().unwrap().clear();
+    let sent = cluster.send(Fence::None, DispatcherMessage::JobMasterClosed(job, former));
+    assert_eq!(responses(&sent), [(number, DispatcherResponse::Acknowledged)]);
+    assert_eq!(cluster.spawned(), [job]);
+    assert_ne!(cluster.job_master(job), former);
+}
+
+#[test]
+fn what_another_job_master_says_is_dropped() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let graph = words();
+    cluster.submit(&graph).unwrap();
+    let details = cluster.details(&graph, JobStatus::Failed);
+    let terminated = JobTerminated { job_master: JobMasterId::random(), details };
+    cluster.send(Fence::None, DispatcherMessage::JobTerminated(terminated));
+    let other = Fence::Dispatcher(DispatcherId::random());
+    assert_eq!(cluster.send(other, DispatcherMessage::Request(1, DispatcherRequest::ListJobs)), []);
+    assert_eq!(cluster.send(Fence::None, DispatcherMessage::Request(1, DispatcherRequest::ListJobs)), []);
+    assert_eq!(cluster.dispatcher.stale_messages(), 3);
+    assert_eq!(cluster.list(), [(graph.job_id, JobStatus::Initializing)]);
+}
+
+#[test]
+fn a_job_whose_job_master_cannot_be_made_has_failed() {
+    let storage = StorageDir::temporary().unwrap();
+    let mut cluster = Cluster::start(&storage, Some("no such source")).unwrap();
+    cluster.blobs.put(PLUGIN).unwrap();
+    cluster.submit(&words()).unwrap();
+    let job = words().job_id;
+    let waiting = cluster.ask(DispatcherRequest::AwaitTermination(job));
+    assert_eq!(responses(&waiting), []);
+    let (_, _, mut runner) = cluster.spawned.lock().unwrap().remove(0);
+    let sent = runner.on_start(Timestamp(5));
+    assert!(runner.is_terminated());
+    cluster.now = 5;
+    let answers = sent.into_iter().flat_map(|envelope| cluster.dispatcher.on_message(envelope, Timestamp(5)));
+    let answers: Vec<_> = answers.collect();
+    let [(_, DispatcherResponse::Details(details))] = &responses(&answers)[..] else { panic!("{answers:?}") };
+    assert_eq!(details.status, JobStatus::Failed);
+    assert_eq!(details.root_failure.as_ref().unwrap().cause.message, "no such source");
+    assert_eq!(cluster.list(), [(job, JobStatus::Failed)]);
+    let stored = JobResultStore::open(&storage).unwrap().result(job).unwrap().unwrap();
+    assert_eq!(stored.failure.unwrap().message, "no such source");
+}
+
+#[test]
+fn a_cancel_waits_for_the_job_master_and_is_shown() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    assert_eq!(cluster.answer(DispatcherRequest::CancelJob(job)), Err(format!("there is no job {job}")));
+    cluster.submit(&graph).unwrap();
+    let sent = cluster.ask(DispatcherRequest::CancelJob(job));
+    let to_job_master: Vec<_> = sent.iter().filter(|envelope| envelope.to == Address::JobMaster(job)).collect();
+    assert_eq!(to_job_master.len(), 1);
+    assert_eq!(to_job_master[0].message, Message::JobMaster(JobMasterMessage::Cancel));
+    assert_eq!(cluster.list(), [(job, JobStatus::Canceling)]);
+    cluster.end(&graph, JobStatus::Canceled);
+    let ended = format!("job {job} has ended as CANCELED and cannot be cancelled");
+    assert_eq!(cluster.answer(DispatcherRequest::CancelJob(job)), Err(ended));
+}
+
+#[test]
+fn a_question_is_answered_by_the_job_master_or_in_time() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    cluster.submit(&graph).unwrap();
+    let Ok(DispatcherResponse::Details(details)) = cluster.answer(DispatcherRequest::JobDetails(job)) else {
+        panic!("a job that is being started can be shown")
+    };
+    assert_eq!(details.status, JobStatus::Initializing);
+    cluster.report(&graph, JobStatus::Running);
+
+    cluster.ask(DispatcherRequest::JobDetails(job));
+    let first = cluster.asked;
+    let asked = cluster.ask(DispatcherRequest::JobDetails(job));
+    assert_eq!(asked[0].message, Message::JobMaster(JobMasterMessage::RequestDetails(2)));
+    let details = cluster.details(&graph, JobStatus::Running);
+    let sent = cluster.send(Fence::None, DispatcherMessage::JobDetails(2, details.clone()));
+    assert_eq!(responses(&sent), [(cluster.asked, DispatcherResponse::Details(details.clone()))]);
+    assert_eq!(cluster.send(Fence::None, DispatcherMessage::JobDetails(2, details)), []);
+
+    assert_eq!(cluster.dispatcher.next_deadline(), Some(Timestamp(10_000)));
+    let sent = cluster.dispatcher.on_deadline(Timestamp(10_000));
+    let who = format!("JobMaster of job {job} that answers within 10 s");
+    let refused = DispatcherResponse::Refused(DispatcherError::NoLeader(who));
+    assert_eq!(responses(&sent), [(first, refused)]);
+    assert_eq!(cluster.dispatcher.next_deadline(), None);
+}
+
+#[test]
+fn whoever_waits_for_the_end_is_told_it() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    let unknown = Err(format!("there is no job {job}"));
+    assert_eq!(cluster.answer(DispatcherRequest::AwaitTermination(job)), unknown);
+    cluster.submit(&graph).unwrap();
+    cluster.ask(DispatcherRequest::AwaitTermination(job));
+    cluster.ask(DispatcherRequest::AwaitTermination(job));
+    let last = cluster.asked;
+    let sent = cluster.end(&graph, JobStatus::Finished);
+    let details = cluster.details(&graph, JobStatus::Finished);
+    let told = DispatcherResponse::Details(details);
+    assert_eq!(responses(&sent), [(last - 1, told.clone()), (last, told.clone())]);
+    assert_eq!(cluster.answer(DispatcherRequest::AwaitTermination(job)), Ok(told));
+}
+
+#[test]
+fn an_ended_job_is_forgotten_after_its_time_but_not_its_id() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    cluster.submit(&words()).unwrap();
+    cluster.end(&words(), JobStatus::Finished);
+    let hour = Timestamp(3_600_000);
+    assert_eq!(cluster.dispatcher.next_deadline(), Some(hour));
+    cluster.dispatcher.on_deadline(hour);
+    assert_eq!(cluster.list(), []);
+    let job = words().job_id;
+    let ended = Err(format!("job {job} has been submitted already and has ended as FINISHED"));
+    assert_eq!(cluster.submit(&words()), ended);
+}
+
+#[test]
+fn a_failed_cleanup_is_repeated_and_waits_longer_each_time() {
+    let (storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    cluster.submit(&graph).unwrap();
+    // A directory in the graph's place cannot be removed as a file.
+    let path = storage.path().join("job-graphs").join(format!("{job}.graph"));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    cluster.end(&graph, JobStatus::Finished);
+    let results = JobResultStore::open(&storage).unwrap();
+    assert_eq!(results.dirty_jobs().unwrap(), [job]);
+    assert_eq!(cluster.dispatcher.next_deadline(), Some(Timestamp(1000)));
+    cluster.dispatcher.on_deadline(Timestamp(1000));
+    assert_eq!(cluster.dispatcher.next_deadline(), Some(Timestamp(3000)));
+    std::fs::remove_dir(&path).unwrap();
+    cluster.dispatcher.on_deadline(Timestamp(3000));
+    assert_eq!(results.dirty_jobs().unwrap(), []);
+    assert!(results.has_result(job));
+}
+
+#[test]
+fn a_result_that_cannot_be_stored_is_fatal() {
+    let (storage, mut cluster) = Cluster::fresh();
+    cluster.submit(&words()).unwrap();
+    std::fs::remove_dir_all(storage.path().join("job-results")).unwrap();
+    cluster.end(&words(), JobStatus::Finished);
+    assert!(cluster.dispatcher.is_terminated());
+    let fatal = cluster.fatal.lock().unwrap().join("");
+    let begin = format!("the result of job {} could not be stored: could not use the store", words().job_id);
+    assert!(fatal.starts_with(&begin), "{fatal}");
+    // What is needed to run it again is still there.
+    assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), [words().job_id]);
+}
+
+#[test]
+fn a_crash_between_storing_and_running_loses_no_job() {
+    let storage = StorageDir::temporary().unwrap();
+    JobGraphStore::open(&storage).unwrap().put(&words()).unwrap();
+    BlobStore::open(&storage).unwrap().put(PLUGIN).unwrap();
+    BlobStore::open(&storage).unwrap().put(b"of a refused submission").unwrap();
+    let mut cluster = Cluster::start(&storage, None).unwrap();
+    assert_eq!(cluster.spawned(), [words().job_id]);
+    assert_eq!(cluster.list(), [(words().job_id, JobStatus::Initializing)]);
+    assert_eq!(cluster.blobs.get(words().program.plugin).unwrap(), PLUGIN);
+    assert!(!cluster.blobs.path(BlobStore::digest(b"of a refused submission")).exists());
+}
+
+#[test]
+fn a_crash_before_the_cleanup_leaves_only_the_cleanup() {
+    for has_graph in [true, false] {
+        let storage = StorageDir::temporary().unwrap();
+        let (graph, job) = (words(), words().job_id);
+        if has_graph {
+            JobGraphStore::open(&storage).unwrap().put(&graph).unwrap();
+            BlobStore::open(&storage).unwrap().put(PLUGIN).unwrap();
+        }
+        let results = JobResultStore::open(&storage).unwrap();
+        let details = details_of_graph(&graph, JobStatus::Finished, Timestamp(1), Timestamp(2), None);
+        results.create_dirty(result_of(&details)).unwrap();
+        let cluster = Cluster::start(&storage, None).unwrap();
+        assert_eq!(cluster.spawned(), []);
+        assert_eq!(results.dirty_jobs().unwrap(), []);
+        assert!(results.has_result(job));
+        assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), []);
+        assert!(!cluster.blobs.path(graph.program.plugin).exists());
+    }
+}
+
+#[test]
+fn a_dispatcher_does_not_start_over_what_it_cannot_read() {
+    let storage = StorageDir::temporary().unwrap();
+    JobGraphStore::open(&storage).unwrap().put(&words()).unwrap();
+    let Err(missing) = Cluster::start(&storage, None) else { panic!("the plugin is not there") };
+    assert_eq!(chain(&missing), {
+        let (job, plugin) = (words().job_id, words().program.plugin);
+        format!("could not recover job {job}: there is no blob {plugin}: upload it again")
+    });
+    let path = storage.path().join("job-graphs").join(format!("{}.graph", words().job_id));
+    std::fs::write(&path, b"WSEJ").unwrap();
+    let Err(damaged) = Cluster::start(&storage, None) else { panic!("the graph is damaged") };
+    let job = words().job_id;
+    let problem = format!("the stored graph of job {job} cut off after 4 bytes; remove {}", path.display());
+    assert_eq!(chain(&damaged), format!("could not recover the stored jobs: {problem} to give the job up"));
+}
+
+#[test]
+fn a_recovered_job_that_cannot_be_made_stays_stored() {
+    let storage = StorageDir::temporary().unwrap();
+    JobGraphStore::open(&storage).unwrap().put(&words()).unwrap();
+    BlobStore::open(&storage).unwrap().put(PLUGIN).unwrap();
+    let mut cluster = Cluster::start(&storage, Some("no such source")).unwrap();
+    let (job, _, mut runner) = cluster.spawned.lock().unwrap().remove(0);
+    for envelope in runner.on_start(Timestamp(0)) {
+        cluster.dispatcher.on_message(envelope, Timestamp(0));
+    }
+    assert!(cluster.dispatcher.is_terminated());
+    assert_eq!(cluster.fatal.lock().unwrap().join(""), format!("recovered job {job} cannot be run: no such source"));
+    assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), [job]);
+}
+
+#[test]
+fn a_stop_suspends_the_jobs_and_keeps_what_is_stored() {
+    let (storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    cluster.submit(&graph).unwrap();
+    cluster.ask(DispatcherRequest::AwaitTermination(job));
+    let number = cluster.asked;
+    let stop = Message::Dispatcher(DispatcherMessage::Stop("bye".to_owned()));
+    let (from, to, fence) = (Address::Dispatcher, Address::Dispatcher, cluster.fence);
+    let sent = cluster.dispatcher.on_message(Envelope { from, to, fence, message: stop }, Timestamp(0));
+    assert_eq!(sent[0].message, Message::JobMaster(JobMasterMessage::Suspend("bye".to_owned())));
+    assert!(!cluster.dispatcher.is_terminated());
+    let refused = "there is no leading Dispatcher, since the cluster is shutting down, at the moment; try again";
+    assert_eq!(cluster.submit(&job_graph(2, &[("a", 1)])), Err(refused.to_owned()));
+    let sent = cluster.end(&graph, JobStatus::Suspended);
+    let no_leader = DispatcherError::NoLeader(format!("JobMaster of job {job}"));
+    assert_eq!(responses(&sent), [(number, DispatcherResponse::Refused(no_leader))]);
+    assert!(cluster.dispatcher.is_terminated());
+    assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), [job]);
+    assert!(!JobResultStore::open(&storage).unwrap().has_result(job));
+}
+
+#[test]
+fn a_shutdown_cancels_the_jobs_and_gives_up_in_time() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    cluster.submit(&words()).unwrap();
+    let sent = cluster.ask(DispatcherRequest::Shutdown);
+    assert_eq!(responses(&sent), [(cluster.asked, DispatcherResponse::Acknowledged)]);
+    assert_eq!(sent[1].message, Message::JobMaster(JobMasterMessage::Cancel));
+    let suspended = cluster.dispatcher.on_deadline(Timestamp(30_000));
+    assert_eq!(suspended.len(), 1);
+    assert!(!cluster.dispatcher.is_terminated());
+    cluster.dispatcher.on_deadline(Timestamp(40_000));
+    assert!(cluster.dispatcher.is_terminated());
+}
+
+#[test]
+fn a_job_master_that_ends_without_a_word_has_failed() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    cluster.submit(&graph).unwrap();
+    cluster.report(&graph, JobStatus::Running);
+    let closed = DispatcherMessage::JobMasterClosed(job, cluster.job_master(job));
+    cluster.send(Fence::None, closed);
+    assert_eq!(cluster.list(), [(job, JobStatus::Failed)]);
+}

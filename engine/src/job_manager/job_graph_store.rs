@@ -25,22 +25,22 @@ pub enum JobGraphStoreError {
     #[error("job {0} was stored by another leader: recover it before replacing it")]
     NotOwned(JobId),
     /// The graph is too long.
-    #[error("job {job} cannot be stored: its graph {source}")]
+    #[error("job {job} cannot be stored: its graph {problem}")]
     Encode {
         /// The job.
         job: JobId,
         /// Why not.
-        source: WireError,
+        problem: WireError,
     },
     /// The file is no job graph.
-    #[error("the stored graph of job {job} {source}; remove {} to give the job up", path.display())]
+    #[error("the stored graph of job {job} {problem}; remove {} to give the job up", path.display())]
     Damaged {
         /// The job.
         job: JobId,
         /// Its file.
         path: PathBuf,
         /// What is wrong.
-        source: WireError,
+        problem: WireError,
     },
     /// The file holds another job.
     #[error("{} holds the graph of job {found}: rename it, or remove it to give the job up", path.display())]
@@ -85,8 +85,7 @@ impl JobGraphStore {
         if !self.owned.contains(&job) && self.directory.join(&name).exists() {
             return Err(JobGraphStoreError::NotOwned(job));
         }
-        let bytes =
-            wire::encode_as(FORMAT, graph).map_err(|source| JobGraphStoreError::Encode { job, source })?;
+        let bytes = wire::encode_as(FORMAT, graph).map_err(|problem| JobGraphStoreError::Encode { job, problem })?;
         storage::write_file(&self.directory, &name, &bytes, self.durability)?;
         self.owned.insert(job);
         Ok(())
@@ -99,8 +98,11 @@ impl JobGraphStore {
     pub fn recover(&mut self, job: JobId) -> Result<Option<JobGraph>, JobGraphStoreError> {
         let path = self.directory.join(file_name(job));
         let Some(bytes) = storage::read_file(&path)? else { return Ok(None) };
-        let graph: JobGraph = wire::decode_as(FORMAT, &bytes)
-            .map_err(|source| JobGraphStoreError::Damaged { job, path: path.clone(), source })?;
+        let graph: JobGraph = wire::decode_as(FORMAT, &bytes).map_err(|problem| JobGraphStoreError::Damaged {
+            job,
+            path: path.clone(),
+            problem,
+        })?;
         if graph.job_id != job {
             return Err(JobGraphStoreError::Misplaced { found: graph.job_id, path });
         }

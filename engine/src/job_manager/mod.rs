@@ -12,4 +12,4 @@ pub mod job_master_runner;
 pub mod dispatcher;
 pub mod resource_manager;
 #[cfg(test)]
-mod test_graphs;
+pub(crate) mod test_graphs;

@@ -8,10 +8,7 @@ use std::sync::Arc;
 use super::TaskStarterFactory;
 use crate::{
     base::{clock::Clock, config::Configuration, ids::BlobDigest},
-    connector::{
-        self, ConnectorError, Permissions, ReaderContext, SinkWriter, SourceReader, WriterContext,
-    },
-    graph::stream_graph::ConnectorSpec,
+    connector::{self, Permissions},
     job_manager::{
         blob_store::BlobStore,
         job_master::{Connectors, JobMaster, JobMasterParts},
@@ -23,7 +20,7 @@ use crate::{
     },
     task_manager::{
         network::ResultPartitionManager,
-        operator::{self, SharedPlugin},
+        operator::{NativeConnectors, SharedPlugin},
         task::{self, PluginProvider, TaskServices},
     },
     wasm::PluginRuntime,
@@ -68,9 +65,14 @@ pub fn task_starter_factory(runtime: Arc<PluginRuntime>) -> TaskStarterFactory {
         let runtime = Arc::clone(&runtime);
         let services = TaskServices {
             partitions: Arc::clone(&partitions),
-            plugins: Arc::new(JobPlugins { runtime: Arc::clone(&runtime), blobs: Arc::clone(&blobs), name: String::new() }),
+            plugins: Arc::new(JobPlugins {
+                runtime: Arc::clone(&runtime),
+                blobs: Arc::clone(&blobs),
+                name: String::new(),
+            }),
             connectors: Arc::new(NativeConnectors),
             artifacts: Arc::new(move |artifact| Ok(artifacts.path(artifact.digest))),
+            guest_stack_bytes: runtime.stack_bytes_max(),
             clock: context.clock,
             events: context.events,
         };
@@ -99,26 +101,6 @@ impl PluginProvider for JobPlugins {
         let admitted = self.runtime.admit(&content, &self.name).map_err(|error| unrecoverable(error.code(), &error))?;
         let compiled = self.runtime.compile(&admitted).map_err(|error| unrecoverable(error.code(), &error))?;
         Ok(Arc::new(compiled))
-    }
-}
-
-struct NativeConnectors;
-
-impl operator::Connectors for NativeConnectors {
-    fn create_reader(
-        &self,
-        connector: &ConnectorSpec,
-        context: ReaderContext,
-    ) -> Result<Box<dyn SourceReader>, ConnectorError> {
-        connector::create_reader(connector, context)
-    }
-
-    fn create_writer(
-        &self,
-        connector: &ConnectorSpec,
-        context: WriterContext,
-    ) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        connector::create_writer(connector, context)
     }
 }
 

@@ -212,6 +212,10 @@ impl MiniCluster {
             storage,
         };
         let resource_manager = services.start_resource_manager()?;
+        let mut leader = services.election.listen(Address::ResourceManager);
+        if leader.wait_for(Option::is_some).await.is_err() {
+            return Err(ClusterError::Fatal("the ResourceManager's loop died".to_owned()));
+        }
         let (calls_sender, calls) = mpsc::channel(CALLS_MAX);
         let gateway_loop = services.start_gateway(calls)?;
         let (alive, job_masters) = mpsc::channel(1);
@@ -267,6 +271,7 @@ impl MiniCluster {
     pub async fn shutdown(self) -> Result<(), ClusterError> {
         let Self { services, dispatcher, resource_manager, task_executors, gateway_loop, mut job_masters, .. } = self;
         let Services { rpc, election, state, .. } = &services;
+        let before = state.send_replace(ClusterState::Ended);
         let mut left_behind = Vec::new();
 
         if let Some(fence) = election.leader(&Address::Dispatcher) {
@@ -276,7 +281,9 @@ impl MiniCluster {
         dispatcher.join(&mut left_behind).await;
         // Those that did not end by themselves end with their addresses.
         let addresses = rpc.addresses().into_iter();
-        addresses.filter(|address| matches!(address, Address::JobMaster(_))).for_each(|address| rpc.unregister(&address));
+        for address in addresses.filter(|address| matches!(address, Address::JobMaster(_))) {
+            rpc.unregister(&address);
+        }
         if timeout(JOIN_TIMEOUT, job_masters.recv()).await.is_err() {
             left_behind.push("JobMasters".to_owned());
         }
@@ -295,8 +302,7 @@ impl MiniCluster {
         rpc.unregister(&GATEWAY);
         gateway_loop.join(&mut left_behind).await;
 
-        let last = state.send_replace(ClusterState::Ended);
-        match last {
+        match before {
             ClusterState::Failed(problem) => Err(ClusterError::Fatal(problem)),
             ClusterState::Running | ClusterState::Ended if left_behind.is_empty() => Ok(()),
             ClusterState::Running | ClusterState::Ended => Err(ClusterError::LeftBehind(left_behind.join(", "))),
@@ -382,7 +388,16 @@ impl Services {
         };
         let endpoint = Box::new(TaskExecutor::new(config, start_task, events));
         let run = run_endpoint(endpoint, mailbox, self.config.clock.clone(), Handlers::Compute);
-        Ok((id.clone(), self.spawn_loop(format!("TaskExecutor {id}"), run)))
+        let address = Address::TaskExecutor(id.clone());
+        let leader = self.election.listen(Address::ResourceManager);
+        let forward = forward_leader(self.rpc.clone(), address, leader);
+        let run_both = async move {
+            tokio::select! {
+                () = run => {}
+                () = forward => {}
+            }
+        };
+        Ok((id.clone(), self.spawn_loop(format!("TaskExecutor {id}"), run_both)))
     }
 
     fn dispatcher_parts(&self, fence: Fence, alive: mpsc::Sender<()>) -> Result<DispatcherParts, ClusterError> {
@@ -441,17 +456,24 @@ fn died(job: JobId, job_master: JobMasterId, message: String) -> JobMasterFailed
     JobMasterFailed { job, job_master, cause }
 }
 
+/// Tells a TaskExecutor whenever another ResourceManager leads. Never ends.
+async fn forward_leader(rpc: RpcService, to: Address, mut leader: watch::Receiver<Option<Fence>>) {
+    while leader.changed().await.is_ok() {
+        let fence = *leader.borrow_and_update();
+        if let Some(Fence::ResourceManager(id)) = fence {
+            let message = Message::TaskExecutor(TaskExecutorMessage::ResourceManagerLeader(id));
+            rpc.send_waiting(to_itself(to.clone(), Fence::None, message)).await;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
 /// Runs a ResourceManager for each leadership, the next when the former has ended.
 async fn lead_resource_manager(services: Services, mut contender: Contender, first: Mailbox) {
     let mut mailbox = Some(first);
     loop {
-        let Some(fence @ Fence::ResourceManager(id)) = contender.session() else {
-            if services.has_ended() {
-                return;
-            }
-            contender.changed().await;
-            continue;
-        };
+        let Some(fence) = services.next_session(&mut contender).await else { return };
+        let Fence::ResourceManager(id) = fence else { return };
         let config = ResourceManagerConfig::from_configuration(&services.config.configuration);
         let draw_allocation = Box::new(AllocationId::random);
         let endpoint = ResourceManager::new(id, config, services.election.clone(), draw_allocation);
@@ -494,10 +516,7 @@ async fn lead_dispatcher(
         (None, Ok(())) => {}
     };
     loop {
-        let Some(fence) = contender.session() else {
-            contender.changed().await;
-            continue;
-        };
+        let Some(fence) = services.next_session(&mut contender).await else { return };
         let recovered = services
             .dispatcher_parts(fence, alive.clone())
             .and_then(|parts| Ok(Dispatcher::recover(parts)?))
@@ -535,8 +554,21 @@ async fn lead_dispatcher(
 }
 
 impl Services {
-    fn has_ended(&self) -> bool {
-        *self.state.borrow() != ClusterState::Running
+    /// The session of a contender, as soon as it has one; none: the cluster ends.
+    async fn next_session(&self, contender: &mut Contender) -> Option<Fence> {
+        let mut state = self.state.subscribe();
+        loop {
+            if *state.borrow_and_update() != ClusterState::Running {
+                return None;
+            }
+            if let Some(fence) = contender.session() {
+                return Some(fence);
+            }
+            tokio::select! {
+                _ = contender.changed() => {}
+                changed = state.changed() => changed.ok()?,
+            }
+        }
     }
 }
 

@@ -575,3 +575,7 @@ fn answer(reply: oneshot::Sender<DispatcherResponse>, response: DispatcherRespon
         tracing::debug!("a client did not wait for its answer");
     }
 }
+
+#[cfg(test)]
+#[path = "rpc_tests.rs"]
+mod tests;

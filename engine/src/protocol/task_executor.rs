@@ -108,6 +108,8 @@ pub enum TaskExecutorMessage {
     JobMasterHeartbeat(JobId),
     /// A JobMaster ended or lost its leadership.
     DisconnectJobMaster(JobId, String),
+    /// Another ResourceManager leads, says the retrieval service; from itself.
+    ResourceManagerLeader(ResourceManagerId),
     /// A task of this TaskExecutor left an event; from itself.
     TaskEventsWaiting,
     /// The process ends: cancel all tasks, then end; from itself.

@@ -11,7 +11,8 @@
 //!   has room for every event of every attempt; it stays in `tasks`, is reported again
 //!   with each heartbeat of the JobMaster, and goes only when the JobMaster says that it
 //!   no longer knows the attempt, or is gone itself.
-//! - A slot is offered until its JobMaster answers, or until it expires.
+//! - A slot is offered until its JobMaster answers, or until it expires, and again when
+//!   it has been unused for long: so none is kept that the JobMaster has forgotten.
 //!
 //! Source: Flink's TaskExecutor.
 
@@ -290,7 +291,9 @@ impl TaskExecutor {
             Fence::Dispatcher(_) | Fence::ResourceManager(_) | Fence::None => false,
         };
         match message {
-            TaskExecutorMessage::TaskEventsWaiting | TaskExecutorMessage::Stop(_) => !is_own,
+            TaskExecutorMessage::ResourceManagerLeader(_)
+            | TaskExecutorMessage::TaskEventsWaiting
+            | TaskExecutorMessage::Stop(_) => !is_own,
             TaskExecutorMessage::RegisteredAtResourceManager(_) => false,
             TaskExecutorMessage::ResourceManagerRefused(_) => match self.resource_manager {
                 ResourceManagerConnection::Registering { .. } => false,
@@ -319,19 +322,20 @@ impl TaskExecutor {
                 self.send_to_resource_manager(ResourceManagerMessage::TaskExecutorHeartbeat(report));
             }
             TaskExecutorMessage::RequestSlot(request) => self.request_slot(request, now),
-            TaskExecutorMessage::AcceptSlots(job, accepted) => self.accept_slots(job, &accepted),
+            TaskExecutorMessage::AcceptSlots(job, accepted) => self.accept_slots(job, &accepted, now),
             TaskExecutorMessage::FreeSlot(allocation, reason) => self.free_slot(allocation, &reason, now),
             TaskExecutorMessage::JobInformation(information) => {
                 if let Some(connection) = self.jobs.get_mut(&information.job) {
                     connection.information = Some(Arc::new(*information));
                 }
             }
-            TaskExecutorMessage::SubmitTask(deployment) => self.submit_task(from, fence, deployment),
+            TaskExecutorMessage::SubmitTask(deployment) => self.submit_task(from, fence, deployment, now),
             TaskExecutorMessage::CancelTask(attempt) => self.cancel_task(from, fence, attempt, now),
             TaskExecutorMessage::AttemptUnknown(attempt) => self.disown(attempt, now),
             TaskExecutorMessage::SplitAssigned(answer) => self.split_assigned(answer),
             TaskExecutorMessage::JobMasterHeartbeat(job) => self.job_master_heartbeat(from, fence, job),
             TaskExecutorMessage::DisconnectJobMaster(job, reason) => self.lose_job_master(job, &reason, now),
+            TaskExecutorMessage::ResourceManagerLeader(id) => self.resource_manager_leads(id, now),
             TaskExecutorMessage::TaskEventsWaiting => {}
             TaskExecutorMessage::Stop(reason) => self.stop(&reason, now),
         }
@@ -360,6 +364,20 @@ impl TaskExecutor {
         if let ResourceManagerConnection::Registering { .. } = self.resource_manager {
             tracing::debug!(task_executor = %self.config.id, resource_manager = %id, "registered");
             self.resource_manager = ResourceManagerConnection::Registered { id, last_heard: now };
+        }
+    }
+
+    /// Registers at a new leader at once, instead of when the former has been silent for
+    /// long. Tasks go on.
+    fn resource_manager_leads(&mut self, leader: ResourceManagerId, now: Timestamp) {
+        match self.resource_manager {
+            ResourceManagerConnection::Registered { id, .. } if id == leader => {}
+            ResourceManagerConnection::Registered { .. } | ResourceManagerConnection::Registering { .. }
+                if self.phase == Phase::Running =>
+            {
+                self.begin_registration(now);
+            }
+            ResourceManagerConnection::Registered { .. } | ResourceManagerConnection::Registering { .. } => {}
         }
     }
 
@@ -492,7 +510,7 @@ impl TaskExecutor {
         }
     }
 
-    fn accept_slots(&mut self, job: JobId, accepted: &[AllocationId]) {
+    fn accept_slots(&mut self, job: JobId, accepted: &[AllocationId], now: Timestamp) {
         let Some(connection) = self.jobs.get_mut(&job) else { return };
         let offers = &mut connection.offers;
         let is_answer_to_all = offers.unanswered == 1;
@@ -500,7 +518,7 @@ impl TaskExecutor {
         offers.wait = OFFER_INITIAL_WAIT;
         for allocation in accepted {
             offers.allocations.remove(allocation);
-            if !self.slots.activate(job, *allocation) {
+            if !self.slots.activate(job, *allocation, now) {
                 // It expired before the answer came: a task for it will be refused.
                 tracing::debug!(%job, %allocation, "a slot was accepted that is no longer the job's");
             }
@@ -547,26 +565,28 @@ impl TaskExecutor {
         }
     }
 
+    /// Asks again about slots that are active and unused: the JobMaster may have given
+    /// them back by a message that was lost.
+    fn offer_idle_slots(&mut self, now: Timestamp) {
+        for (job, allocation, slot) in self.slots.deactivate_idle(now) {
+            self.offer_slot(job, allocation, slot, now);
+        }
+    }
+
     // Tasks.
 
-    fn submit_task(&mut self, from: &Address, fence: Fence, deployment: TaskDeployment) {
+    fn submit_task(&mut self, from: &Address, fence: Fence, deployment: TaskDeployment, now: Timestamp) {
         let attempt = deployment.attempt;
-        match self.start(fence, deployment) {
+        match self.start(fence, deployment, now) {
             Ok(()) => {}
             Err(SubmitError::Refused(reason)) => {
                 self.answer(from, fence, JobMasterMessage::TaskRefused(attempt, reason));
             }
-            Err(SubmitError::Failed(cause)) => self.task_ended(TaskExecutionStateUpdate {
-                attempt,
-                state: TaskState::Failed,
-                cause: Some(cause),
-                metrics: TaskMetrics::default(),
-                committables: Vec::new(),
-            }),
+            Err(SubmitError::Failed(cause)) => self.task_ended(never_started(attempt, Some(cause)), now),
         }
     }
 
-    fn start(&mut self, fence: Fence, deployment: TaskDeployment) -> Result<(), SubmitError> {
+    fn start(&mut self, fence: Fence, deployment: TaskDeployment, now: Timestamp) -> Result<(), SubmitError> {
         let refused = |reason: String| Err(SubmitError::Refused(reason));
         let TaskDeployment { job, attempt, allocation, .. } = deployment;
         if self.phase != Phase::Running {
@@ -586,7 +606,7 @@ impl TaskExecutor {
             return refused(format!("it was not told what the tasks of job {job} share"));
         };
         self.slots
-            .add_attempt(job, allocation, attempt)
+            .add_attempt(job, allocation, attempt, now)
             .map_err(|error| SubmitError::Refused(error.to_string()))?;
         if let Some(connection) = self.jobs.get_mut(&job) {
             // Whoever submits a task has taken the slot.
@@ -596,14 +616,7 @@ impl TaskExecutor {
             Ok(task) => (TaskPhase::Running(task), Ok(())),
             Err(cause) => {
                 // Replaced by the update that the caller makes of the cause.
-                let update = TaskExecutionStateUpdate {
-                    attempt,
-                    state: TaskState::Failed,
-                    cause: None,
-                    metrics: TaskMetrics::default(),
-                    committables: Vec::new(),
-                };
-                (TaskPhase::Ended(Box::new(update)), Err(SubmitError::Failed(cause)))
+                (TaskPhase::Ended(Box::new(never_started(attempt, None))), Err(SubmitError::Failed(cause)))
             }
         };
         self.tasks.insert(attempt, TaskEntry { job, job_master, phase, is_disowned: false });
@@ -675,12 +688,12 @@ impl TaskExecutor {
         }
     }
 
-    fn take_task_events(&mut self) {
+    fn take_task_events(&mut self, now: Timestamp) {
         for event in self.events.drain() {
             match event {
                 TaskEvent::StateChanged(update) => match update.state {
                     TaskState::Initializing | TaskState::Running => self.report_state(update),
-                    TaskState::Finished | TaskState::Canceled | TaskState::Failed => self.task_ended(update),
+                    TaskState::Finished | TaskState::Canceled | TaskState::Failed => self.task_ended(update, now),
                 },
                 TaskEvent::RequestSplit(request) => {
                     let Some(entry) = self.tasks.get(&request.attempt) else { continue };
@@ -706,10 +719,10 @@ impl TaskExecutor {
     }
 
     /// The thread of a task has ended, or never began.
-    fn task_ended(&mut self, update: TaskExecutionStateUpdate) {
+    fn task_ended(&mut self, update: TaskExecutionStateUpdate, now: Timestamp) {
         let attempt = update.attempt;
         self.ending.remove(&attempt);
-        if let Some(freed) = self.slots.remove_attempt(attempt) {
+        if let Some(freed) = self.slots.remove_attempt(attempt, now) {
             self.report_free(freed);
         }
         let Some(mut entry) = self.tasks.remove(&attempt) else { return };
@@ -876,10 +889,15 @@ impl TaskExecutor {
 
     /// What every step ends with.
     fn settle(&mut self, now: Timestamp) -> Vec<Envelope> {
-        self.take_task_events();
+        self.take_task_events(now);
         self.stop_when_due(now);
         mem::take(&mut self.outbox)
     }
+}
+
+fn never_started(attempt: ExecutionAttemptId, cause: Option<FailureCause>) -> TaskExecutionStateUpdate {
+    let (metrics, committables) = (TaskMetrics::default(), Vec::new());
+    TaskExecutionStateUpdate { attempt, state: TaskState::Failed, cause, metrics, committables }
 }
 
 /// Why a task was not started.
@@ -898,7 +916,7 @@ impl Endpoint for TaskExecutor {
 
     fn on_message(&mut self, envelope: Envelope, now: Timestamp) -> Vec<Envelope> {
         // First, so that a task's end is known before anything is said about its slot.
-        self.take_task_events();
+        self.take_task_events(now);
         if self.is_fenced_off(&envelope) {
             self.stale_messages += 1;
             tracing::debug!(from = %envelope.from, "a message of another leadership was dropped");
@@ -916,6 +934,7 @@ impl Endpoint for TaskExecutor {
             self.lose_silent_job_masters(now);
             self.resend_offers(now);
             self.expire_slots(now);
+            self.offer_idle_slots(now);
             self.report_metrics_when_due(now);
         }
         self.report_stuck_tasks(now);
@@ -930,9 +949,7 @@ impl Endpoint for TaskExecutor {
             ResourceManagerConnection::Registering { since, next_try, .. } => {
                 next_try.min(since.plus(self.config.registration_timeout))
             }
-            ResourceManagerConnection::Registered { last_heard, .. } => {
-                last_heard.plus(self.config.heartbeat_timeout)
-            }
+            ResourceManagerConnection::Registered { last_heard, .. } => last_heard.plus(self.config.heartbeat_timeout),
         };
         let job_masters =
             self.jobs.values().map(|connection| connection.last_heard.plus(self.config.heartbeat_timeout));
@@ -953,3 +970,7 @@ impl Endpoint for TaskExecutor {
         self.phase == Phase::Stopped
     }
 }
+
+#[cfg(test)]
+#[path = "task_executor_tests.rs"]
+mod tests;

@@ -9,6 +9,9 @@
 //!    +-- is left) <-- Releasing (attempts are ending)
 //! ```
 //!
+//! A slot that is active and has had no attempt for the timeout is in doubt: the message
+//! that gave it back may have been lost. It is deactivated and offered again.
+//!
 //! Invariants: a slot belongs to at most one job; a slot with attempts is never free;
 //! an allocation has at most one slot.
 //!
@@ -32,7 +35,7 @@ enum Phase {
     /// Promised, and given up at the deadline unless the JobMaster takes it.
     Allocated { until: Timestamp },
     /// In use by its job.
-    Active,
+    Active { since: Timestamp },
     /// Free as soon as its attempts have ended.
     Releasing,
 }
@@ -43,6 +46,16 @@ struct TaskSlot {
     allocation: AllocationId,
     phase: Phase,
     attempts: BTreeSet<ExecutionAttemptId>,
+}
+
+impl TaskSlot {
+    /// Since when it has been active without an attempt.
+    fn idle_since(&self) -> Option<Timestamp> {
+        match self.phase {
+            Phase::Active { since } if self.attempts.is_empty() => Some(since),
+            Phase::Active { .. } | Phase::Allocated { .. } | Phase::Releasing => None,
+        }
+    }
 }
 
 /// Whether an allocation is new.
@@ -140,19 +153,34 @@ impl TaskSlotTable {
     }
 
     /// The JobMaster took the slot. False if the job has no such slot.
-    pub fn activate(&mut self, job: JobId, allocation: AllocationId) -> bool {
+    pub fn activate(&mut self, job: JobId, allocation: AllocationId, now: Timestamp) -> bool {
         let slot = self.slot_mut(allocation).filter(|slot| slot.job == job && slot.phase != Phase::Releasing);
-        slot.map(|slot| slot.phase = Phase::Active).is_some()
+        slot.map(|slot| slot.phase = Phase::Active { since: now }).is_some()
     }
 
     /// The JobMaster is gone: its active slots wait for a next one until the timeout.
     pub fn deactivate_job(&mut self, job: JobId, now: Timestamp) {
         let until = now.plus(self.timeout);
         for slot in self.slots.iter_mut().flatten().filter(|slot| slot.job == job) {
-            if slot.phase == Phase::Active {
+            if let Phase::Active { .. } = slot.phase {
                 slot.phase = Phase::Allocated { until };
             }
         }
+    }
+
+    /// Deactivates the slots that are in doubt and returns them with their jobs.
+    pub fn deactivate_idle(&mut self, now: Timestamp) -> Vec<(JobId, AllocationId, SlotId)> {
+        let timeout = self.timeout;
+        let is_idle = |slot: &TaskSlot| slot.idle_since().is_some_and(|since| since.plus(timeout) <= now);
+        let idle: Vec<_> = self
+            .occupied()
+            .filter(|(_, slot)| is_idle(slot))
+            .map(|(index, slot)| (slot.job, slot.allocation, self.slot_id(index)))
+            .collect();
+        for slot in self.slots.iter_mut().flatten().filter(|slot| is_idle(slot)) {
+            slot.phase = Phase::Allocated { until: now.plus(timeout) };
+        }
+        idle
     }
 
     /// Takes a slot back as soon as nothing runs in it.
@@ -176,8 +204,9 @@ impl TaskSlotTable {
         job: JobId,
         allocation: AllocationId,
         attempt: ExecutionAttemptId,
+        now: Timestamp,
     ) -> Result<(), SlotError> {
-        if !self.activate(job, allocation) {
+        if !self.activate(job, allocation, now) {
             return Err(SlotError::NotAllocated(allocation, job));
         }
         let index = self.index_of(allocation).expect("it was activated");
@@ -187,11 +216,14 @@ impl TaskSlotTable {
     }
 
     /// Removes an attempt that has ended, and returns its slot if that became free.
-    pub fn remove_attempt(&mut self, attempt: ExecutionAttemptId) -> Option<FreedSlot> {
+    pub fn remove_attempt(&mut self, attempt: ExecutionAttemptId, now: Timestamp) -> Option<FreedSlot> {
         let index = self.attempts.remove(&attempt)?;
         let slot = self.slots[index].as_mut().expect("a slot with attempts is not free");
         slot.attempts.remove(&attempt);
         let allocation = slot.allocation;
+        if let Phase::Active { since } = &mut slot.phase {
+            *since = now;
+        }
         if slot.phase != Phase::Releasing || !slot.attempts.is_empty() {
             return None;
         }
@@ -216,17 +248,18 @@ impl TaskSlotTable {
     pub fn expired(&self, now: Timestamp) -> Vec<(JobId, AllocationId)> {
         let is_expired = |slot: &TaskSlot| match slot.phase {
             Phase::Allocated { until } => until <= now,
-            Phase::Active | Phase::Releasing => false,
+            Phase::Active { .. } | Phase::Releasing => false,
         };
         let slots = self.occupied().filter(|(_, slot)| is_expired(slot));
         slots.map(|(_, slot)| (slot.job, slot.allocation)).collect()
     }
 
-    /// When the next allocation expires.
+    /// When the next allocation expires, or the next slot is in doubt.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let deadlines = self.occupied().filter_map(|(_, slot)| match slot.phase {
             Phase::Allocated { until } => Some(until),
-            Phase::Active | Phase::Releasing => None,
+            Phase::Active { .. } => slot.idle_since().map(|since| since.plus(self.timeout)),
+            Phase::Releasing => None,
         });
         deadlines.min()
     }
@@ -307,7 +340,8 @@ mod tests {
         let mut table = table(2);
         table.allocate(0, job(1), allocation(1), Timestamp(0)).unwrap();
         table.allocate(1, job(1), allocation(2), Timestamp(3)).unwrap();
-        assert!(table.activate(job(1), allocation(1)));
+        assert!(table.activate(job(1), allocation(1), Timestamp(0)));
+        table.add_attempt(job(1), allocation(1), attempt(0), Timestamp(0)).unwrap();
         assert_eq!(table.next_deadline(), Some(Timestamp(10_003)));
         assert_eq!(table.expired(Timestamp(10_002)), []);
         assert_eq!(table.expired(Timestamp(10_003)), [(job(1), allocation(2))]);
@@ -316,13 +350,30 @@ mod tests {
     }
 
     #[test]
+    fn an_active_slot_without_attempts_is_in_doubt_after_the_timeout() {
+        let mut table = table(1);
+        let in_doubt = (job(1), allocation(1), freed(0, 1).slot);
+        table.allocate(0, job(1), allocation(1), Timestamp(0)).unwrap();
+        table.add_attempt(job(1), allocation(1), attempt(0), Timestamp(1)).unwrap();
+        assert_eq!(table.next_deadline(), None);
+        assert_eq!(table.deactivate_idle(Timestamp(20_000)), []);
+        assert_eq!(table.remove_attempt(attempt(0), Timestamp(20_000)), None);
+        assert_eq!(table.next_deadline(), Some(Timestamp(30_000)));
+        assert_eq!(table.deactivate_idle(Timestamp(29_999)), []);
+        assert_eq!(table.deactivate_idle(Timestamp(30_000)), [in_doubt]);
+        assert_eq!(table.expired(Timestamp(39_999)), []);
+        assert!(table.activate(job(1), allocation(1), Timestamp(31_000)));
+        assert_eq!(table.next_deadline(), Some(Timestamp(41_000)));
+    }
+
+    #[test]
     fn an_attempt_needs_a_slot_of_its_job() {
         let mut table = table(1);
         let refused = Err(SlotError::NotAllocated(allocation(1), job(2)));
-        assert_eq!(table.add_attempt(job(2), allocation(1), attempt(0)), refused);
+        assert_eq!(table.add_attempt(job(2), allocation(1), attempt(0), Timestamp(0)), refused);
         table.allocate(0, job(1), allocation(1), Timestamp(0)).unwrap();
-        assert_eq!(table.add_attempt(job(2), allocation(1), attempt(0)), refused);
-        assert_eq!(table.add_attempt(job(1), allocation(1), attempt(0)), Ok(()));
+        assert_eq!(table.add_attempt(job(2), allocation(1), attempt(0), Timestamp(0)), refused);
+        assert_eq!(table.add_attempt(job(1), allocation(1), attempt(0), Timestamp(0)), Ok(()));
         assert_eq!(table.next_deadline(), None);
     }
 
@@ -330,15 +381,15 @@ mod tests {
     fn a_slot_is_free_when_its_last_attempt_has_ended() {
         let mut table = table(1);
         table.allocate(0, job(1), allocation(1), Timestamp(0)).unwrap();
-        table.add_attempt(job(1), allocation(1), attempt(0)).unwrap();
-        table.add_attempt(job(1), allocation(1), attempt(1)).unwrap();
+        table.add_attempt(job(1), allocation(1), attempt(0), Timestamp(0)).unwrap();
+        table.add_attempt(job(1), allocation(1), attempt(1), Timestamp(0)).unwrap();
         assert_eq!(table.release(allocation(1)), Released::Ending(vec![attempt(0), attempt(1)]));
-        assert!(!table.activate(job(1), allocation(1)));
+        assert!(!table.activate(job(1), allocation(1), Timestamp(0)));
         let refused = Err(SlotError::NotAllocated(allocation(1), job(1)));
-        assert_eq!(table.add_attempt(job(1), allocation(1), attempt(2)), refused);
-        assert_eq!(table.remove_attempt(attempt(0)), None);
+        assert_eq!(table.add_attempt(job(1), allocation(1), attempt(2), Timestamp(0)), refused);
+        assert_eq!(table.remove_attempt(attempt(0), Timestamp(0)), None);
         assert_eq!(table.report().slots, [Some((job(1), allocation(1)))]);
-        assert_eq!(table.remove_attempt(attempt(1)), Some(freed(0, 1)));
+        assert_eq!(table.remove_attempt(attempt(1), Timestamp(0)), Some(freed(0, 1)));
         assert_eq!(table.report().slots, [None]);
         assert_eq!(table.release(allocation(1)), Released::Unknown);
     }
@@ -347,8 +398,8 @@ mod tests {
     fn an_empty_slot_is_free_at_once() {
         let mut table = table(1);
         table.allocate(0, job(1), allocation(1), Timestamp(0)).unwrap();
-        table.add_attempt(job(1), allocation(1), attempt(0)).unwrap();
-        assert_eq!(table.remove_attempt(attempt(0)), None);
+        table.add_attempt(job(1), allocation(1), attempt(0), Timestamp(0)).unwrap();
+        assert_eq!(table.remove_attempt(attempt(0), Timestamp(0)), None);
         assert_eq!(table.release(allocation(1)), Released::Free(freed(0, 1)));
     }
 
@@ -366,17 +417,17 @@ mod tests {
                     1 => drop(table.release(allocation)),
                     2 => {
                         if !running.contains_key(&attempt_number)
-                            && table.add_attempt(job, allocation, attempt(attempt_number)).is_ok()
+                            && table.add_attempt(job, allocation, attempt(attempt_number), Timestamp(0)).is_ok()
                         {
                             running.insert(attempt_number, (job, allocation));
                         }
                     }
                     3 => {
                         running.remove(&attempt_number);
-                        table.remove_attempt(attempt(attempt_number));
+                        table.remove_attempt(attempt(attempt_number), Timestamp(0));
                     }
                     4 => table.deactivate_job(job, Timestamp(0)),
-                    _ => drop(table.activate(job, allocation)),
+                    _ => drop(table.activate(job, allocation, Timestamp(0))),
                 }
                 let report = table.report().slots;
                 for owner in running.values() {

@@ -128,6 +128,7 @@ pub struct PluginRuntime {
     ticker: Arc<Ticker>,
     clock: Clock,
     compile_cpu_time: Duration,
+    stack_bytes_max: usize,
     plugins: Mutex<Plugins>,
 }
 
@@ -169,8 +170,14 @@ impl PluginRuntime {
             ticker: Arc::new(ticker),
             clock: config.clock,
             compile_cpu_time: config.compile_cpu_time,
+            stack_bytes_max: config.stack_bytes_max,
             plugins: Mutex::default(),
         }))
+    }
+
+    /// Stack that a guest may use, in bytes: a thread that enters one needs more.
+    pub fn stack_bytes_max(&self) -> usize {
+        self.stack_bytes_max
     }
 
     /// Checks a plugin, a component or a core module made with the SDK, before it

@@ -65,7 +65,7 @@ struct Visit<'a> {
 
 /// The input, with the fields that the type `E` names.
 fn events<E: Record>(env: &StreamExecutionEnvironment, args: &Args) -> Result<DataStream<E>> {
-    let rate = args.get::<f64>("rate")?;
+    let rate = args.get::<u64>("rate")?;
     match (args.get::<String>("input")?, args.get::<u64>("events")?) {
         (Some(path), None) => {
             let source = FileSource::json_lines::<E>(path);

@@ -333,14 +333,7 @@ impl Plan {
         match self {
             Self::Unsigned(integer) => read_unsigned(cursor, out, *integer),
             Self::Signed(integer) => read_signed(cursor, out, *integer),
-            Self::String => {
-                cursor.expect(b'"', "a string")?;
-                let start = out.len();
-                out.extend_from_slice(&[0; 4]);
-                cursor.read_string(out)?;
-                patch_length(out, start);
-                Ok(())
-            }
+            Self::String => read_text(cursor, out),
             Self::Struct(plan) => plan.read(cursor, out, scratch),
             Self::Sum(plan) => plan.read(cursor, out, scratch),
             Self::Bool => read_bool(cursor, out),
@@ -419,6 +412,16 @@ fn read_signed(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, integer: Integer) -> 
     }
     let value = if negative { magnitude.wrapping_neg() } else { magnitude };
     append_integer(out, value.to_le_bytes(), integer.width);
+    Ok(())
+}
+
+#[inline]
+fn read_text(cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parsed<()> {
+    cursor.expect(b'"', "a string")?;
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    cursor.read_string(out)?;
+    patch_length(out, start);
     Ok(())
 }
 
@@ -684,7 +687,13 @@ impl StructPlan {
                 Next::Field(index) => {
                     let field = &mut self.fields[index];
                     let value_start = out.len();
-                    if let Err(error) = field.plan.read(cursor, out, scratch) {
+                    // The commonest types without a call.
+                    let read = match &mut field.plan {
+                        Plan::Unsigned(integer) => read_unsigned(cursor, out, *integer),
+                        Plan::String => read_text(cursor, out),
+                        plan => plan.read(cursor, out, scratch),
+                    };
+                    if let Err(error) = read {
                         return Err(error.within(&field.name));
                     }
                     scratch.spans[base + index] = Span { start: value_start, end: out.len() };

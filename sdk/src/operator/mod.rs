@@ -311,7 +311,7 @@ pub(crate) fn collector<T: Record + ?Sized>(wiring: &mut dyn Wiring, side_output
         }
     });
     let targets = targets.collect();
-    Collector::new(wiring.node(), Target::of(targets))
+    Collector::new(wiring.node(), Target::of(wiring.node(), targets))
 }
 
 /// What stands between an output and the engine: a key selector, a custom

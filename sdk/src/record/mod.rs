@@ -28,8 +28,7 @@ pub use self::{
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a type of records",
     label = "not a record",
-    note = "a struct or enum becomes one with `#[derive(engine_sdk::Record)]`",
-    note = "a closure cannot return a borrow such as `&str`: return an owned value, or hand the borrow on with `flat_map` and a `Collector<str>`"
+    note = "a struct or enum becomes one with `#[derive(engine_sdk::Record)]`"
 )]
 pub trait Record: 'static {
     /// What `map`, `flat_map` and `process` consume: `&str`, an owned `T`, or `Bid<'a>`.
@@ -81,15 +80,46 @@ pub trait Record: 'static {
 }
 
 /// A record whose views are the record itself: it owns all it holds.
+///
+/// A type without `#[derive(Record)]`, or a borrow that a closure returns, is none:
+///
+/// ```compile_fail
+/// # use engine_sdk::prelude::*;
+/// struct Point { x: i64 }
+/// fn points(numbers: DataStream<i64>) { numbers.map(|x| Point { x }); }
+/// ```
+///
+/// ```compile_fail
+/// # use engine_sdk::prelude::*;
+/// fn trimmed(lines: DataStream<str>) { lines.map(|line| line.trim()); }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an owned record",
+    label = "not an owned record",
+    note = "a struct or enum becomes a record with `#[derive(engine_sdk::Record)]`",
+    note = "a closure cannot return a borrow such as `&str`: return an owned value, or hand the borrow on with `flat_map` and a `Collector<str>`"
+)]
 pub trait Owned: for<'a> Record<View<'a> = Self, Ref<'a> = &'a Self> + Sized {}
 
+#[diagnostic::do_not_recommend]
 impl<T: for<'a> Record<View<'a> = T, Ref<'a> = &'a T>> Owned for T {}
 
 /// A record that a stream can be keyed by: two keys are the same if their
 /// encodings are.
 ///
 /// Implemented by `#[derive(Record, Key)]` and for text, bytes, integers, `bool`,
-/// `char` and tuples of such.
+/// `char` and tuples of such. Floats are no keys, nor parts of keys:
+///
+/// ```compile_fail
+/// # use engine_sdk::prelude::*;
+/// fn by_price(prices: DataStream<f64>) { prices.key_by(|price| *price).count(); }
+/// ```
+///
+/// ```compile_fail
+/// # use engine_sdk::prelude::*;
+/// #[derive(Record, Key)]
+/// struct Price { amount: f64 }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a stream cannot be keyed by `{Self}`",
     label = "not a key",

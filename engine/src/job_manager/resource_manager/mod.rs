@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// Time between two checks of what is needed; the first after a pause is made at once.
-const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// How long a job may be short of slots before it is told, so that TaskExecutors that
 /// are starting have time to register; and how often it is told again.
 const NOT_ENOUGH_SLOTS_DELAY: Duration = Duration::from_secs(5);
@@ -125,6 +125,16 @@ impl ResourceManager {
         self.stale_messages
     }
 
+    /// Number of free slots by TaskExecutor.
+    #[cfg(test)]
+    pub(crate) fn free_slots(&self) -> BTreeMap<ResourceId, u32> {
+        let free = |id: &ResourceId| {
+            let (slots, allocated) = self.slot_manager.slots_of(id);
+            slots - allocated.len() as u32
+        };
+        self.task_executors.keys().map(|id| (id.clone(), free(id))).collect()
+    }
+
     /// True for a message of another leadership.
     fn is_fenced_off(&self, envelope: &Envelope) -> bool {
         match &envelope.message {
@@ -181,8 +191,7 @@ impl ResourceManager {
         let TaskExecutorRegistration { report, cpu_cores, memory_bytes } = registration;
         let id = report.task_executor.clone();
         self.slot_manager.register(&report, cpu_cores, memory_bytes);
-        self.task_executors
-            .insert(id.clone(), RegisteredTaskExecutor { cpu_cores, memory_bytes, last_heartbeat: now });
+        self.task_executors.insert(id.clone(), RegisteredTaskExecutor { cpu_cores, memory_bytes, last_heartbeat: now });
         self.is_check_due = true;
         vec![self.to_task_executor(id, TaskExecutorMessage::RegisteredAtResourceManager(self.id))]
     }

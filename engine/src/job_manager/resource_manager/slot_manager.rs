@@ -14,6 +14,10 @@
 //! What a TaskExecutor reports wins over what is written here; a pending request is
 //! repeated until it is answered, so that a lost message delays and does not stop.
 //!
+//! Two jobs that each hold a part of what they need would wait for each other. So only
+//! the job that has needed slots for the longest gets a part; it gets what becomes free,
+//! and cannot starve. The others get all that they miss at once, or nothing.
+//!
 //! Invariants: a slot has one state, so it is promised to one job at a time; slots that
 //! a job has or was promised never exceed what it declared by this component's doing.
 //!
@@ -39,8 +43,16 @@ pub type AllocationSource = Box<dyn FnMut() -> AllocationId + Send>;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Slot {
     Free,
-    Pending { job: JobId, job_master: JobMasterId, allocation: AllocationId, resend_at: Timestamp },
-    Allocated { job: JobId, allocation: AllocationId },
+    Pending {
+        job: JobId,
+        job_master: JobMasterId,
+        allocation: AllocationId,
+        resend_at: Timestamp,
+    },
+    Allocated {
+        job: JobId,
+        allocation: AllocationId,
+    },
     /// Refused by its TaskExecutor; the next report tells what it is.
     Unknown,
 }
@@ -64,6 +76,8 @@ struct TaskExecutorSlots {
 #[derive(Debug)]
 struct Requirements {
     job_master: JobMasterId,
+    /// Place in the order in which jobs began to need slots.
+    place: u64,
     /// One entry per slot, those with the largest profile first; `None`: any slot.
     slots: Vec<Option<ResourceProfile>>,
 }
@@ -82,21 +96,29 @@ pub struct CheckResult {
 pub struct SlotManager {
     task_executors: BTreeMap<ResourceId, TaskExecutorSlots>,
     requirements: BTreeMap<JobId, Requirements>,
+    /// Number of jobs that began to need slots.
+    places: u64,
     draw_allocation: AllocationSource,
 }
 
 impl SlotManager {
     /// Makes a manager of no slots.
     pub fn new(draw_allocation: AllocationSource) -> Self {
-        Self { task_executors: BTreeMap::new(), requirements: BTreeMap::new(), draw_allocation }
+        Self { task_executors: BTreeMap::new(), requirements: BTreeMap::new(), places: 0, draw_allocation }
     }
 
-    /// Enters a TaskExecutor, in place of its former registration.
+    /// Enters a TaskExecutor, in place of its former registration. What was pending stays
+    /// so: the request may be on its way, and is repeated if it is not.
     pub fn register(&mut self, report: &SlotReport, cpu_cores: u32, memory_bytes: u64) {
         let count = report.slots.len().max(1) as u64;
-        let profile =
-            ResourceProfile { cpu_cores: f64::from(cpu_cores) / count as f64, memory: memory_bytes / count };
-        let slots = report.slots.iter().map(|slot| reported(*slot)).collect();
+        let profile = ResourceProfile { cpu_cores: f64::from(cpu_cores) / count as f64, memory: memory_bytes / count };
+        let mut slots: Vec<Slot> = report.slots.iter().map(|slot| reported(*slot)).collect();
+        let former = self.task_executors.get(&report.task_executor).map_or(&[][..], |former| &former.slots);
+        for (slot, former) in slots.iter_mut().zip(former) {
+            if let (Slot::Free, Slot::Pending { .. }) = (*slot, former) {
+                *slot = *former;
+            }
+        }
         self.task_executors.insert(report.task_executor.clone(), TaskExecutorSlots { profile, slots });
     }
 
@@ -155,22 +177,17 @@ impl SlotManager {
     }
 
     /// Replaces what a job needs.
-    pub fn declare(
-        &mut self,
-        job: JobId,
-        job_master: JobMasterId,
-        declared: &[(Option<ResourceProfile>, u32)],
-    ) {
-        let mut slots: Vec<_> = declared
-            .iter()
-            .flat_map(|(profile, count)| std::iter::repeat_n(*profile, *count as usize))
-            .collect();
+    pub fn declare(&mut self, job: JobId, job_master: JobMasterId, declared: &[(Option<ResourceProfile>, u32)]) {
+        let mut slots: Vec<_> =
+            declared.iter().flat_map(|(profile, count)| std::iter::repeat_n(*profile, *count as usize)).collect();
         // Those who take what others cannot come last.
         slots.sort_by(|left, right| size(*right).total_cmp(&size(*left)));
         if slots.is_empty() {
             self.requirements.remove(&job);
         } else {
-            self.requirements.insert(job, Requirements { job_master, slots });
+            let place = self.requirements.get(&job).map_or(self.places + 1, |former| former.place);
+            self.places = self.places.max(place);
+            self.requirements.insert(job, Requirements { job_master, place, slots });
         }
         self.withdraw_surplus(job);
     }
@@ -182,12 +199,14 @@ impl SlotManager {
         self.withdraw_surplus(job);
     }
 
-    /// Gives free slots to the jobs that need some, in the order of their ids, and
-    /// repeats what was not answered.
+    /// Gives free slots to the jobs that need some, in the order in which they began to,
+    /// and repeats what was not answered.
     pub fn check(&mut self, now: Timestamp) -> CheckResult {
         let mut result = CheckResult { requests: self.repeat_requests(now), short: Vec::new() };
-        let jobs: Vec<JobId> = self.requirements.keys().copied().collect();
-        for job in jobs {
+        let mut jobs: Vec<(u64, JobId)> =
+            self.requirements.iter().map(|(job, requirements)| (requirements.place, *job)).collect();
+        jobs.sort();
+        for (_, job) in jobs {
             self.check_job(job, now, &mut result);
         }
         result
@@ -219,26 +238,29 @@ impl SlotManager {
     fn check_job(&mut self, job: JobId, now: Timestamp, result: &mut CheckResult) {
         let requirements = &self.requirements[&job];
         let job_master = requirements.job_master;
-        let held: Vec<ResourceProfile> = self
-            .slots()
-            .filter(|(_, _, slot)| slot.job() == Some(job))
-            .map(|(_, profile, _)| profile)
-            .collect();
+        let held: Vec<ResourceProfile> =
+            self.slots().filter(|(_, _, slot)| slot.job() == Some(job)).map(|(_, profile, _)| profile).collect();
         let missing = missing(&requirements.slots, held);
-        let wanted = requirements.slots.len();
-        let mut unmet = 0;
+        let (wanted, missing_count) = (requirements.slots.len(), missing.len());
+        let mut requests = Vec::new();
         for profile in missing {
-            let Some(slot_id) = self.best_free_slot(job, profile) else {
-                unmet += 1;
-                continue;
-            };
+            let Some(slot_id) = self.best_free_slot(job, profile) else { continue };
             let allocation = (self.draw_allocation)();
             let slot = self.slot_mut(&slot_id).expect("found above");
             *slot = Slot::Pending { job, job_master, allocation, resend_at: now.plus(REQUEST_INTERVAL) };
-            result.requests.push(SlotRequest { slot: slot_id, job, allocation, job_master });
+            requests.push(SlotRequest { slot: slot_id, job, allocation, job_master });
         }
+        let unmet = missing_count - requests.len();
+        let is_first_in_line = result.short.is_empty();
         if 0 < unmet {
             result.short.push((job, (wanted - unmet) as u32));
+        }
+        if unmet == 0 || is_first_in_line {
+            result.requests.extend(requests);
+            return;
+        }
+        for request in requests {
+            *self.slot_mut(&request.slot).expect("promised above") = Slot::Free;
         }
     }
 
@@ -407,6 +429,25 @@ mod tests {
     }
 
     #[test]
+    fn jobs_do_not_wait_for_each_other() {
+        let mut manager = slot_manager();
+        // The order is that of the declarations, not of the ids.
+        manager.declare(job(2), leader(2), &any(3));
+        manager.declare(job(1), leader(1), &any(3));
+        register(&mut manager, 1, 2);
+        let result = manager.check(Timestamp(0));
+        assert_eq!((manager.slots_of_job(job(2)), manager.slots_of_job(job(1))), (2, 0));
+        assert_eq!(result.short, [(job(2), 2), (job(1), 0)]);
+        register(&mut manager, 2, 3);
+        let result = manager.check(Timestamp(0));
+        // The other one is the first in line by now.
+        assert_eq!((manager.slots_of_job(job(2)), manager.slots_of_job(job(1))), (3, 2));
+        assert_eq!(result.short, [(job(1), 2)]);
+        register(&mut manager, 3, 1);
+        assert_eq!(manager.check(Timestamp(0)).requests.len(), 1);
+    }
+
+    #[test]
     fn an_unanswered_request_is_repeated_as_it_was() {
         let mut manager = slot_manager();
         register(&mut manager, 1, 1);
@@ -417,6 +458,19 @@ mod tests {
         assert_eq!(manager.check(Timestamp(1000)).requests, first);
         manager.allocated(&first[0].slot, first[0].allocation);
         assert_eq!(manager.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_second_registration_keeps_what_is_pending() {
+        let mut manager = slot_manager();
+        register(&mut manager, 1, 2);
+        manager.declare(job(1), leader(1), &any(1));
+        let request = manager.check(Timestamp(0)).requests.remove(0);
+        register(&mut manager, 1, 2);
+        assert_eq!(manager.check(Timestamp(0)), CheckResult::default());
+        manager.allocated(&request.slot, request.allocation);
+        register(&mut manager, 1, 2);
+        assert_eq!(manager.slots_of_job(job(1)), 0);
     }
 
     #[test]
@@ -499,7 +553,7 @@ mod tests {
             (0_u8..3, 1_usize..4).prop_map(|(number, slots)| Step::Register(number, slots)),
             (0_u8..3).prop_map(Step::Unregister),
             (0_u8..3, 0_u32..5).prop_map(|(number, count)| Step::Declare(number, count)),
-            any::<bool>().prop_map(Step::Answer),
+            proptest::bool::ANY.prop_map(Step::Answer),
             Just(Step::Check),
         ]
     }

@@ -183,7 +183,7 @@ fn a_job_that_is_short_is_told_after_a_while_and_again() {
     cluster.send(ResourceManagerMessage::SlotAllocated(slot, AllocationId::from_bytes([1; 16])), 100);
     assert_eq!(cluster.run_until(5099), []);
     let told = to_job(JobMasterMessage::NotEnoughSlots(1));
-    assert_eq!(cluster.run_until(5100), [told.clone()]);
+    assert_eq!(cluster.run_until(5100), std::slice::from_ref(&told));
     let again: Vec<_> = cluster.run_until(10_100).into_iter().filter(|message| *message == told).collect();
     assert_eq!(again.len(), 1);
     cluster.register_task_executor(2, 2, 10_200);

@@ -107,12 +107,6 @@ impl InputGates {
     pub fn open_channels(&self) -> usize {
         self.open
     }
-
-    /// The partition that a channel reads, for messages.
-    pub fn partition(&self, gate: usize, channel: usize) -> Option<ResultPartitionId> {
-        let mut channels = self.channels.iter();
-        channels.find(|found| found.gate == gate && found.channel == channel).map(|found| found.partition)
-    }
 }
 
 impl Drop for InputGates {

@@ -375,11 +375,6 @@ impl ResultPartition {
     pub fn pending_bytes(&self) -> usize {
         self.channels.subpartitions.iter().map(ResultSubpartition::pending_bytes).sum()
     }
-
-    /// The partition.
-    pub fn id(&self) -> ResultPartitionId {
-        self.id
-    }
 }
 
 impl Drop for ResultPartition {

@@ -276,3 +276,6 @@ impl Planner<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

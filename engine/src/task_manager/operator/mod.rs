@@ -7,6 +7,7 @@
 
 mod chain_plan;
 mod metrics;
+mod native_connectors;
 mod operator_chain;
 mod outputs;
 mod row_errors;
@@ -28,6 +29,7 @@ use crate::{
 
 pub use chain_plan::{ChainPlan, Destination, GateTarget, PlanError, PlannedKind, PlannedNode, PlannedOutput};
 pub use metrics::{OperatorCounters, TaskCounters};
+pub use native_connectors::NativeConnectors;
 pub use operator_chain::{ChainSetup, OperatorChain, SourcePoll};
 pub use outputs::Outputs;
 pub use row_errors::{RowErrorPolicy, RowErrors, RowErrorsError};

@@ -80,11 +80,16 @@ pub struct TaskServices {
     pub connectors: Arc<dyn Connectors>,
     /// Files of the submitter.
     pub artifacts: ArtifactProvider,
+    /// Stack that the plugins' runtime lets a guest use (`sandbox.stack.max`).
+    pub guest_stack_bytes: usize,
     /// Processing time.
     pub clock: Clock,
     /// Takes what tasks report.
     pub events: TaskEventSink,
 }
+
+/// Stack of a task's thread beyond what guests may use.
+const HOST_STACK_BYTES: usize = 1 << 20;
 
 /// Starts the thread of a task and returns at once; what follows is reported
 /// through [`TaskServices::events`].
@@ -124,7 +129,9 @@ pub fn start(
     // Linux shows the first 15 bytes; a name with a zero byte would be refused.
     let thread_name = context.task_name.replace('\0', " ");
     let task = StreamTask { info, vertex, plan, deployment, context, services: services.clone(), mailbox };
-    let thread = std::thread::Builder::new().name(thread_name).spawn(move || run(task, reporter));
+    let stack_bytes = HOST_STACK_BYTES.saturating_add(services.guest_stack_bytes);
+    let thread = std::thread::Builder::new().name(thread_name).stack_size(stack_bytes);
+    let thread = thread.spawn(move || run(task, reporter));
     let thread = thread.map_err(|error| FailureCause {
         code: "thread".to_owned(),
         message: format!("could not start a thread for the task: {error}"),

@@ -13,9 +13,13 @@ use proptest::prelude::*;
 use self::harness::*;
 use super::*;
 use crate::{
-    base::clock::Timestamp,
+    base::{
+        clock::Timestamp,
+        stream_element::{StopMode, StreamElement, WatermarkStatus},
+    },
     connector::{SourceSplit, SplitAssignment},
     graph::stream_graph::{Operator, Partitioner},
+    task_manager::network::{FlushPolicy, NetworkConfig, ResultPartition, ResultPartitionSettings},
     wasm::GuestFailure,
 };
 
@@ -145,6 +149,80 @@ fn a_union_takes_the_least_watermark_of_its_gates() {
     assert_eq!(cluster.sorted_rows().len(), 3 + 4);
     let calls = cluster.calls.lock().unwrap()[&(3, 0)].clone();
     assert_eq!(calls, [Call::Open, Call::Watermark(Timestamp::MAX), Call::EndInput(0), Call::Close]);
+}
+
+#[test]
+fn watermarks_of_the_channels_are_combined_before_an_operator_sees_them() {
+    // The test itself is the producer, with two subtasks.
+    let nodes = [source(1, 2, "numbers"), guest(2, 1), guest(3, 1), sink(4, 1)];
+    let edges = [edge(1, 2, Partitioner::Rebalance), chained(2, 3), edge(3, 4, Partitioner::Forward)];
+    let job = TestJob::new(&nodes, &edges, &[]);
+    let mut cluster = Cluster::new(&job, identity());
+    let mut producers: Vec<_> = job.deployments[..2]
+        .iter()
+        .map(|deployment| {
+            let settings = ResultPartitionSettings {
+                id: deployment.partitions[0].partition,
+                partitioner: Partitioner::Rebalance,
+                subpartitions: 1,
+                consumer_max_parallelism: 128,
+                flush: FlushPolicy::WhenFull,
+                network: NetworkConfig::new(&job.info.configuration),
+            };
+            ResultPartition::new(&cluster.services.partitions, &settings)
+        })
+        .collect();
+    cluster.start(&job, &job.deployments[2]);
+    cluster.start(&job, &job.deployments[3]);
+    let watermark = |at| StreamElement::Watermark(Timestamp(at));
+    let status = StreamElement::WatermarkStatus;
+    let expected = [
+        (0, watermark(5), None),
+        (1, watermark(3), Some(Call::Watermark(Timestamp(3)))),
+        (1, status(WatermarkStatus::Idle), Some(Call::Watermark(Timestamp(5)))),
+        (0, status(WatermarkStatus::Idle), Some(Call::Status(WatermarkStatus::Idle))),
+        (1, status(WatermarkStatus::Active), Some(Call::Status(WatermarkStatus::Active))),
+        (1, watermark(9), Some(Call::Watermark(Timestamp(9)))),
+        (0, status(WatermarkStatus::Active), None),
+        (0, watermark(i64::MAX), None),
+        (1, watermark(i64::MAX), Some(Call::Watermark(Timestamp::MAX))),
+        (0, StreamElement::EndOfData(StopMode::Drain), None),
+        (1, StreamElement::EndOfData(StopMode::Drain), Some(Call::EndInput(0))),
+    ];
+    let mut calls = vec![Call::Open];
+    for (producer, element, call) in expected {
+        producers[producer].broadcast(&element);
+        calls.extend(call);
+        // The channels are read in turn, so that each element is awaited where it makes a call.
+        cluster.until(|cluster| cluster.calls.lock().unwrap().get(&(2, 0)) == Some(&calls));
+    }
+    producers.iter_mut().for_each(|producer| producer.broadcast(&StreamElement::EndOfPartition));
+    cluster.until_finished();
+    calls.push(Call::Close);
+    assert_eq!(cluster.calls.lock().unwrap()[&(2, 0)], calls);
+}
+
+#[test]
+fn a_stop_without_drain_finishes_no_operator() {
+    let nodes = [source(1, 1, "numbers"), guest(2, 1), sink(3, 1)];
+    let edges = [edge(1, 2, Partitioner::Forward), chained(2, 3)];
+    let job = TestJob::new(&nodes, &edges, &[]);
+    let mut cluster = Cluster::new(&job, identity());
+    let settings = ResultPartitionSettings {
+        id: job.deployments[0].partitions[0].partition,
+        partitioner: Partitioner::Forward,
+        subpartitions: 1,
+        consumer_max_parallelism: 128,
+        flush: FlushPolicy::WhenFull,
+        network: NetworkConfig::new(&job.info.configuration),
+    };
+    let mut producer = ResultPartition::new(&cluster.services.partitions, &settings);
+    cluster.start(&job, &job.deployments[1]);
+    producer.broadcast(&StreamElement::EndOfData(StopMode::NoDrain));
+    producer.broadcast(&StreamElement::EndOfPartition);
+    let finished = cluster.until_finished();
+    assert_eq!(finished[0].committables, [(3, vec![])]);
+    assert_eq!(cluster.calls.lock().unwrap()[&(2, 0)], [Call::Open, Call::Close]);
 }
 
 #[test]

@@ -27,10 +27,12 @@ use crate::{
     },
     connector::{
         ConnectorError, ReaderContext, ReaderOutput, SinkWriter, SourceReader, SourceSplit, SplitAssignment,
-        WriterContext,
+        SplitEnumerator, WriterContext,
     },
     graph::{
-        job_graph::{ChainedOperator, DistributionPattern, Grants, IntermediateDataSet, JobEdge, ProgramSpec},
+        job_graph::{
+            ChainedOperator, DistributionPattern, Grants, IntermediateDataSet, JobEdge, JobGraph, ProgramSpec,
+        },
         stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamNode},
     },
     protocol::{
@@ -198,8 +200,28 @@ impl TestJob {
         }
         let heads = nodes.iter().filter(|node| head_of[&node.id] == node.id);
         let vertices = heads.map(|head| vertex(head, nodes, edges, &head_of)).collect::<Vec<_>>();
+        let program = ProgramSpec {
+            plugin: PLUGIN,
+            plugin_name: "test.wasm".into(),
+            args: Vec::new(),
+            graph_digest: GraphDigest::from_bytes([0; 32]),
+        };
+        Self::of_job_graph(JobGraph {
+            job_id: JobId::random(),
+            name: "test".into(),
+            vertices,
+            configuration,
+            program,
+            grants: Grants::default(),
+            artifacts: Vec::new(),
+            json_plan: String::new(),
+        })
+    }
+
+    /// Wires the subtasks of a job graph.
+    pub fn of_job_graph(job_graph: JobGraph) -> Self {
+        let JobGraph { job_id: job, name, vertices, configuration, program, grants, artifacts, .. } = job_graph;
         let graph = ExecutionGraphId::random();
-        let job = JobId::random();
         let attempt = |vertex: &JobVertex, subtask_index| ExecutionAttemptId {
             graph,
             execution_vertex: ExecutionVertexId { vertex: vertex.id, subtask_index },
@@ -249,20 +271,7 @@ impl TestJob {
                 });
             }
         }
-        let info = JobInformation {
-            job,
-            job_name: "test".into(),
-            configuration,
-            program: ProgramSpec {
-                plugin: PLUGIN,
-                plugin_name: "test.wasm".into(),
-                args: Vec::new(),
-                graph_digest: GraphDigest::from_bytes([0; 32]),
-            },
-            grants: Grants::default(),
-            artifacts: Vec::new(),
-            vertices,
-        };
+        let info = JobInformation { job, job_name: name, configuration, program, grants, artifacts, vertices };
         Self { info, deployments }
     }
 }
@@ -575,15 +584,6 @@ impl SourceReader for TestReader {
                 let count = u32::try_from(count).unwrap();
                 Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Rows, count, data: Bytes::from(batch) }))
             }
-            // "file" is what programs name; its lines are given as a split.
-            "file" if self.split.is_empty() => Ok(ReaderOutput::NeedSplit),
-            "file" => {
-                let data: Vec<u8> = self.split.drain(..).collect();
-                let count = data.iter().filter(|byte| **byte == b'\n').count();
-                self.read += count as u64;
-                let count = u32::try_from(count).unwrap();
-                Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Lines, count, data: Bytes::from(data) }))
-            }
             "lines" if self.read == 0 => {
                 self.read = 1;
                 let data = Bytes::from_static(b"a\nbb\n\nccc\n");
@@ -681,6 +681,8 @@ pub struct Cluster {
     pub states: HashMap<ExecutionAttemptId, Vec<TaskState>>,
     /// Splits still to be dealt; none: requests are not answered.
     pub splits: Option<VecDeque<Vec<u8>>>,
+    /// By node; a source with an enumerator gets its splits.
+    pub enumerators: HashMap<u32, Box<dyn SplitEnumerator>>,
 }
 
 /// Events that tests may leave unread.
@@ -703,6 +705,7 @@ impl Cluster {
             plugins: Arc::new(Plugins(plugin)),
             connectors: Arc::new(TestConnectors { collected: Arc::clone(&collected), polls: Arc::clone(&polls) }),
             artifacts: Arc::new(|artifact| panic!("no artifact {}", artifact.name)),
+            guest_stack_bytes: 512 << 10,
             clock: Clock::System,
             events: Arc::new(move |event| sender.try_send(event).expect("the test reads its events")),
         };
@@ -715,6 +718,7 @@ impl Cluster {
             tasks: HashMap::new(),
             states: HashMap::new(),
             splits: Some(VecDeque::new()),
+            enumerators: HashMap::new(),
         }
     }
 
@@ -765,11 +769,15 @@ impl Cluster {
     }
 
     fn assign_split(&mut self, request: SplitRequest) {
-        let Some(splits) = &mut self.splits else { return };
-        let assignment = match splits.pop_front() {
-            Some(split) if split.is_empty() => SplitAssignment::Wait(1),
-            Some(split) => SplitAssignment::Split(SourceSplit(split)),
-            None => SplitAssignment::NoMoreSplits,
+        let subtask_index = request.attempt.execution_vertex.subtask_index;
+        let assignment = match (self.enumerators.get_mut(&request.node), &mut self.splits) {
+            (Some(enumerator), _) => enumerator.next_split(subtask_index).unwrap(),
+            (None, None) => return,
+            (None, Some(splits)) => match splits.pop_front() {
+                Some(split) if split.is_empty() => SplitAssignment::Wait(1),
+                Some(split) => SplitAssignment::Split(SourceSplit(split)),
+                None => SplitAssignment::NoMoreSplits,
+            },
         };
         self.answer_split(request.attempt, request.node, assignment);
     }
@@ -793,15 +801,21 @@ impl Cluster {
         self.until_update(|update| update.attempt == attempt && update.state == TaskState::Running);
     }
 
+    /// Waits for a condition.
+    #[track_caller]
+    pub fn until(&self, condition: impl Fn(&Self) -> bool) {
+        let clock = Clock::System;
+        let deadline = clock.monotonic() + DEADLINE;
+        while !condition(self) {
+            assert!(clock.monotonic() < deadline, "the condition did not come true in time");
+            std::thread::yield_now();
+        }
+    }
+
     /// Waits for a condition on the metrics of a task.
     #[track_caller]
     pub fn until_metrics(&self, attempt: ExecutionAttemptId, condition: impl Fn(&TaskMetrics) -> bool) {
-        let clock = Clock::System;
-        let deadline = clock.monotonic() + DEADLINE;
-        while !condition(&self.tasks[&attempt].metrics()) {
-            assert!(clock.monotonic() < deadline, "{:?}", self.tasks[&attempt].metrics());
-            std::thread::yield_now();
-        }
+        self.until(|cluster| condition(&cluster.tasks[&attempt].metrics()));
     }
 
     /// Cancels a task and checks that it ends so within a second.
