@@ -2,4 +2,11 @@
 
 mod nexmark;
 mod word_count;
+mod topology;
 mod refusals;
+mod grants;
+mod row_errors;
+mod restarts;
+mod hostile;
+mod cluster;
+mod wire;

@@ -1,11 +1,11 @@
 //! Word count against a single-threaded model.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs};
 
-use engine_tests::{sorted_rows, submit};
+use engine_tests::{sorted_rows, submit, text};
 
 /// Rows `word,count` of a text, sorted bytewise.
-fn model(text: &str) -> Vec<Vec<u8>> {
+pub(crate) fn model(text: &str) -> Vec<Vec<u8>> {
     let mut counts = BTreeMap::<String, u64>::new();
     for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| !word.is_empty()) {
         *counts.entry(word.to_ascii_lowercase()).or_default() += 1;
@@ -13,10 +13,6 @@ fn model(text: &str) -> Vec<Vec<u8>> {
     let mut rows: Vec<_> = counts.iter().map(|(word, count)| format!("{word},{count}\n").into_bytes()).collect();
     rows.sort_unstable();
     rows
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().expect("temporary paths are UTF-8")
 }
 
 #[test]

@@ -3,10 +3,13 @@
 use std::{
     fmt::Write as _,
     fs,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// The folder of the workspace.
@@ -59,6 +62,139 @@ pub fn submit(parallelism: u32, name: &str, arguments: &[&str]) -> Output {
         .expect("the engine starts");
     assert!(output.status.success(), "{}", describe(&output));
     output
+}
+
+/// Runs `engine ARGUMENTS`.
+///
+/// # Panics
+/// Panics if the engine cannot be started.
+pub fn run(arguments: &[&str]) -> Output {
+    engine().args(arguments).output().expect("the engine starts")
+}
+
+/// Checks that a command ended with `code` and that one line of what it wrote on
+/// standard error has all of `parts`; returns that line.
+///
+/// # Panics
+/// Panics with the command's output if not.
+#[track_caller]
+pub fn check_failure(output: &Output, code: i32, parts: &[&str]) -> String {
+    assert_eq!(output.status.code(), Some(code), "{}", describe(output));
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!message.contains("panicked at engine"), "{}", describe(output));
+    let line = message.lines().find(|line| line.starts_with("error: ") && parts.iter().all(|part| line.contains(part)));
+    let line = line.unwrap_or_else(|| panic!("no line of the message has all of {parts:?}: {}", describe(output)));
+    line.to_owned()
+}
+
+/// A path as an argument.
+///
+/// # Panics
+/// Panics if it is not UTF-8.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are UTF-8")
+}
+
+/// True if there is nothing in a directory, or no such directory.
+///
+/// # Panics
+/// Panics if it cannot be read.
+pub fn is_empty(directory: &Path) -> bool {
+    !directory.exists() || fs::read_dir(directory).expect("directories are readable").next().is_none()
+}
+
+/// How long a state of a cluster is waited for.
+const STATE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A running `engine cluster`, which ends when this is dropped.
+pub struct Cluster {
+    process: Child,
+    /// Address of its REST endpoint: `http://127.0.0.1:PORT`.
+    pub url: String,
+}
+
+impl Cluster {
+    /// Starts `engine cluster --port 0 ARGUMENTS`.
+    ///
+    /// # Panics
+    /// Panics if it does not say where REST is served.
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut command = engine();
+        command.args(["cluster", "--port", "0", "--log-level", "error"]).args(arguments);
+        let mut process = command.stderr(Stdio::piped()).spawn().expect("the engine starts");
+        let lines = BufReader::new(process.stderr.take().expect("it is piped")).lines();
+        let mut lines = lines.map(|line| line.expect("messages are UTF-8"));
+        let url = lines.by_ref().find_map(|line| {
+            let rest = line.strip_prefix("REST is served at ")?;
+            Some(rest.split(';').next().unwrap_or(rest).to_owned())
+        });
+        // Read on, or the cluster would wait for room in the pipe.
+        std::thread::spawn(move || lines.for_each(|line| eprintln!("cluster: {line}")));
+        Self { process, url: url.expect("the cluster says where REST is served") }
+    }
+
+    /// Submits a job, which must be taken, and returns its id.
+    ///
+    /// # Panics
+    /// Panics with the command's output if it is not.
+    pub fn submit(&self, flags: &[&str], name: &str, arguments: &[&str]) -> String {
+        let output = engine()
+            .args(["submit", "--detached", "--jobmanager", &self.url])
+            .args(flags)
+            .arg(plugin(name))
+            .args(arguments)
+            .output()
+            .expect("the engine starts");
+        assert!(output.status.success(), "{}", describe(&output));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// What REST answers.
+    ///
+    /// # Panics
+    /// Panics if it does not answer, or not in JSON.
+    pub fn get(&self, path: &str) -> Value {
+        let url = format!("{}{path}", self.url);
+        // The message of a refusal stands in its body.
+        let request = ureq::get(&url).config().http_status_as_error(false).build();
+        let mut response = request.call().unwrap_or_else(|error| panic!("{url}: {error}"));
+        let body: Value = response.body_mut().read_json().unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert!(response.status().is_success(), "{url}: {}: {body}", response.status());
+        body
+    }
+
+    /// State of a job.
+    pub fn state(&self, job: &str) -> String {
+        self.get(&format!("/jobs/{job}"))["state"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Asks until `condition` holds of what REST answers.
+    ///
+    /// # Panics
+    /// Panics with the last answer if it does not in time.
+    pub fn await_answer(&self, path: &str, condition: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + STATE_TIMEOUT;
+        loop {
+            let answer = self.get(path);
+            if condition(&answer) {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{path} still answers {answer}");
+        }
+    }
+
+    /// Waits for a state of a job.
+    pub fn await_state(&self, job: &str, state: &str) -> Value {
+        self.await_answer(&format!("/jobs/{job}"), |answer| answer["state"] == state)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if self.process.kill().and_then(|()| self.process.wait()).is_err() {
+            eprintln!("the cluster had ended");
+        }
+    }
 }
 
 /// The rows of all part files of a directory, sorted bytewise.

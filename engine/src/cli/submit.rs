@@ -33,10 +33,10 @@ use crate::{
     },
     graph::{
         job_graph::{Artifact, JobGraph},
-        job_graph_codec,
+        job_graph_codec, slot_sharing,
     },
     job_manager::blob_store::BlobStore,
-    mini_cluster::{self, Storage},
+    mini_cluster::Storage,
     protocol::dispatcher::DispatcherRequest,
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
@@ -301,7 +301,7 @@ fn slots(job_graph: &JobGraph, configuration: &Configuration) -> u32 {
     if configuration.is_set(&options::SLOTS) {
         configuration.get(&options::SLOTS)
     } else {
-        mini_cluster::required_slots(job_graph)
+        u32::try_from(slot_sharing::slots_needed(job_graph)).unwrap_or(u32::MAX)
     }
 }
 

@@ -440,7 +440,11 @@ impl Dispatcher {
         }
         known.phase = JobPhase::Terminating;
         known.overview = overview_of(&details);
-        let waiting = mem::take(&mut known.waiting);
+        let mut waiting = mem::take(&mut known.waiting);
+        // The JobMaster will not read what it was asked and has not answered.
+        let about = QuestionAbout::Job(details.job);
+        let unanswered = self.questions.extract_if(.., |_, question| question.about == about);
+        waiting.extend(unanswered.map(|(_, question)| question.asker));
         if !details.status.is_globally_terminal() {
             for asker in waiting {
                 self.answer_result(&asker, Err(no_job_master(details.job)));

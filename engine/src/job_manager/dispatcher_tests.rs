@@ -356,6 +356,29 @@ fn a_question_is_answered_by_the_job_master_or_in_time() {
 }
 
 #[test]
+fn what_an_ended_job_master_was_asked_is_answered_at_once() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    cluster.submit(&graph).unwrap();
+    cluster.report(&graph, JobStatus::Running);
+    cluster.ask(DispatcherRequest::JobDetails(job));
+    let asked = cluster.asked;
+    let sent = cluster.end(&graph, JobStatus::Finished);
+    let details = cluster.details(&graph, JobStatus::Finished);
+    assert_eq!(responses(&sent), [(asked, DispatcherResponse::Details(details))]);
+    assert_eq!(cluster.dispatcher.next_deadline(), None);
+
+    let (_storage, mut cluster) = Cluster::fresh();
+    cluster.submit(&graph).unwrap();
+    cluster.report(&graph, JobStatus::Running);
+    cluster.ask(DispatcherRequest::JobDetails(job));
+    let asked = cluster.asked;
+    let sent = cluster.end(&graph, JobStatus::Suspended);
+    let refused = DispatcherError::NoLeader(format!("JobMaster of job {job}"));
+    assert_eq!(responses(&sent), [(asked, DispatcherResponse::Refused(refused))]);
+}
+
+#[test]
 fn whoever_waits_for_the_end_is_told_it() {
     let (_storage, mut cluster) = Cluster::fresh();
     let (graph, job) = (words(), words().job_id);

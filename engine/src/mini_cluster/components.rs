@@ -3,11 +3,18 @@
 //!
 //! [`MiniClusterConfig`]: super::MiniClusterConfig
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard},
+};
 
-use super::TaskStarterFactory;
+use super::{TaskExecutorContext, TaskStarterFactory};
 use crate::{
-    base::{clock::Clock, config::Configuration, ids::BlobDigest},
+    base::{
+        clock::Clock,
+        config::Configuration,
+        ids::{BlobDigest, ExecutionGraphId, JobId, ResourceId},
+    },
     connector::{self, Permissions},
     job_manager::{
         blob_store::BlobStore,
@@ -17,8 +24,10 @@ use crate::{
     protocol::{
         job_master::{FailureCause, Recoverability},
         rpc::{Endpoint, Fence},
+        task_executor::{JobInformation, TaskDeployment},
     },
     task_manager::{
+        TaskStarter,
         network::ResultPartitionManager,
         operator::{NativeConnectors, SharedPlugin},
         task::{self, PluginProvider, TaskServices},
@@ -55,36 +64,78 @@ pub fn job_master_factory(configuration: Configuration, clock: Clock) -> JobMast
 }
 
 /// Starts tasks that run plugins in `runtime` and reach the native connectors. The
-/// tasks of one TaskExecutor meet in a [`ResultPartitionManager`] of their own, and
-/// so must those of one job: all TaskExecutors of a process share it.
+/// tasks of one job meet in one [`ResultPartitionManager`], which all TaskExecutors
+/// of the process share.
 pub fn task_starter_factory(runtime: Arc<PluginRuntime>) -> TaskStarterFactory {
-    let partitions = Arc::new(ResultPartitionManager::default());
+    let jobs = Arc::new(SharedJobs::default());
     Arc::new(move |context| {
-        let blobs = Arc::clone(&context.blobs);
-        let artifacts = Arc::clone(&context.blobs);
-        let runtime = Arc::clone(&runtime);
-        let services = TaskServices {
-            partitions: Arc::clone(&partitions),
-            plugins: Arc::new(JobPlugins {
-                runtime: Arc::clone(&runtime),
-                blobs: Arc::clone(&blobs),
-                name: String::new(),
-            }),
-            connectors: Arc::new(NativeConnectors),
-            artifacts: Arc::new(move |artifact| Ok(artifacts.path(artifact.digest))),
-            guest_stack_bytes: runtime.stack_bytes_max(),
-            clock: context.clock,
-            events: context.events,
+        let TaskExecutorContext { id, blobs, events, clock } = context;
+        let start = {
+            let (id, jobs, runtime) = (id.clone(), Arc::clone(&jobs), Arc::clone(&runtime));
+            move |information: Arc<JobInformation>, deployment: TaskDeployment| {
+                jobs.enter(information.job, deployment.attempt.graph, &id);
+                let artifacts = Arc::clone(&blobs);
+                let plugins = JobPlugins {
+                    runtime: Arc::clone(&runtime),
+                    blobs: Arc::clone(&blobs),
+                    name: information.program.plugin_name.clone(),
+                };
+                let services = TaskServices {
+                    partitions: Arc::clone(&jobs.partitions),
+                    plugins: Arc::new(plugins),
+                    connectors: Arc::new(NativeConnectors),
+                    artifacts: Arc::new(move |artifact| Ok(artifacts.path(artifact.digest))),
+                    guest_stack_bytes: runtime.stack_bytes_max(),
+                    clock: clock.clone(),
+                    events: Arc::clone(&events),
+                };
+                task::start(information, deployment, &services)
+            }
         };
-        Arc::new(move |information, deployment| {
-            let plugins = JobPlugins {
-                runtime: Arc::clone(&runtime),
-                blobs: Arc::clone(&blobs),
-                name: information.program.plugin_name.clone(),
-            };
-            task::start(information, deployment, &TaskServices { plugins: Arc::new(plugins), ..services.clone() })
-        })
+        let jobs = Arc::clone(&jobs);
+        TaskStarter { start: Box::new(start), job_left: Box::new(move |job| jobs.leave(job, &id)) }
     })
+}
+
+/// Which TaskExecutors of the process run tasks of which jobs, so that the output
+/// that nobody will read goes with the last of them: a producer may have ended on
+/// one while its consumer has yet to begin on another.
+#[derive(Default)]
+struct SharedJobs {
+    partitions: Arc<ResultPartitionManager>,
+    holders: Mutex<HashMap<JobId, Holders>>,
+}
+
+#[derive(Default)]
+struct Holders {
+    graphs: BTreeSet<ExecutionGraphId>,
+    task_executors: BTreeSet<ResourceId>,
+}
+
+impl SharedJobs {
+    fn lock(&self) -> MutexGuard<'_, HashMap<JobId, Holders>> {
+        self.holders.lock().expect("no code panics while it holds the lock")
+    }
+
+    fn enter(&self, job: JobId, graph: ExecutionGraphId, task_executor: &ResourceId) {
+        let mut jobs = self.lock();
+        let holders = jobs.entry(job).or_default();
+        holders.graphs.insert(graph);
+        if !holders.task_executors.contains(task_executor) {
+            holders.task_executors.insert(task_executor.clone());
+        }
+    }
+
+    fn leave(&self, job: JobId, task_executor: &ResourceId) {
+        let mut jobs = self.lock();
+        let Some(holders) = jobs.get_mut(&job) else { return };
+        holders.task_executors.remove(task_executor);
+        if holders.task_executors.is_empty()
+            && let Some(holders) = jobs.remove(&job)
+        {
+            holders.graphs.into_iter().for_each(|graph| self.partitions.release(graph));
+        }
+    }
 }
 
 /// The plugins of one job, from the blob store.
@@ -117,5 +168,48 @@ fn unrecoverable(code: &str, error: &dyn std::error::Error) -> FailureCause {
         message,
         detail: String::new(),
         recoverability: Recoverability::Unrecoverable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::{
+        ExecutionAttemptId, ExecutionVertexId, IntermediateDataSetId, IntermediateResultPartitionId, JobVertexId,
+        ResultPartitionId,
+    };
+
+    fn partition(graph: u8) -> ResultPartitionId {
+        let execution_vertex = ExecutionVertexId { vertex: JobVertexId::from_bytes([1; 16]), subtask_index: 0 };
+        let data_set = IntermediateDataSetId::from_bytes([2; 16]);
+        ResultPartitionId {
+            partition: IntermediateResultPartitionId { data_set, partition_index: 0 },
+            producer: ExecutionAttemptId {
+                graph: ExecutionGraphId::from_bytes([graph; 16]),
+                execution_vertex,
+                attempt_number: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn output_goes_with_the_last_task_executor_that_leaves_its_job() {
+        let jobs = SharedJobs::default();
+        let job = JobId::from_bytes([9; 16]);
+        let [one, other] = ["one", "other"].map(|id| ResourceId(id.to_owned()));
+        for (graph, task_executor) in [(1, &one), (1, &other), (2, &one)] {
+            jobs.enter(job, ExecutionGraphId::from_bytes([graph; 16]), task_executor);
+        }
+        for graph in [1, 2, 3] {
+            drop(jobs.partitions.producer_end(partition(graph), 0, 1));
+        }
+        jobs.leave(job, &one);
+        jobs.leave(job, &one);
+        assert_eq!(jobs.partitions.waiting_count(), 3);
+        jobs.leave(job, &other);
+        // Graph 3 is of another job.
+        assert_eq!(jobs.partitions.waiting_count(), 1);
+        jobs.leave(job, &other);
+        assert!(jobs.lock().is_empty());
     }
 }

@@ -28,7 +28,6 @@ use crate::{
         config::Configuration,
         ids::{AllocationId, JobId, JobMasterId, ResourceId},
     },
-    graph::job_graph::JobGraph,
     job_manager::{
         blob_store::{BlobError, BlobStore},
         dispatcher::{
@@ -95,7 +94,7 @@ pub struct MiniClusterConfig {
     pub configuration: Configuration,
     /// Number of TaskExecutors.
     pub task_executors: u32,
-    /// Slots of each; see [`required_slots`] for a cluster that runs one job.
+    /// Slots of each; see [`slots_needed`](crate::graph::slot_sharing::slots_needed) for a cluster that runs one job.
     pub slots_per_task_executor: u32,
     /// Processing time.
     pub clock: Clock,
@@ -179,17 +178,6 @@ struct Services {
     rpc: RpcService,
     election: LeaderElection,
     state: Arc<watch::Sender<ClusterState>>,
-}
-
-/// Number of slots that a job needs: over its slot sharing groups, the sum of the
-/// highest parallelism in each.
-pub fn required_slots(graph: &JobGraph) -> u32 {
-    let mut groups = std::collections::BTreeMap::<&str, u32>::new();
-    for vertex in &graph.vertices {
-        let highest = groups.entry(&vertex.slot_sharing_group).or_default();
-        *highest = vertex.parallelism.max(*highest);
-    }
-    groups.values().sum()
 }
 
 impl MiniCluster {

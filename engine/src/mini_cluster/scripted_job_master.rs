@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use super::required_slots;
 use crate::{
     base::{
         clock::Timestamp,
@@ -18,7 +17,7 @@ use crate::{
         status::JobStatus,
     },
     connector::SplitAssignment,
-    graph::job_graph::JobGraph,
+    graph::{job_graph::JobGraph, slot_sharing::slots_needed},
     job_manager::dispatcher::{details_of_graph, overview_of},
     protocol::{
         dispatcher::{DispatcherMessage, JobStatusChanged, JobTerminated},
@@ -90,7 +89,7 @@ impl ScriptedJobMaster {
     }
 
     fn needed(&self) -> usize {
-        required_slots(&self.graph) as usize
+        slots_needed(&self.graph) as usize
     }
 
     fn attempt(&self, vertex: ExecutionVertexId) -> ExecutionAttemptId {

@@ -16,7 +16,7 @@ use std::{
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-use super::{required_slots, scripted_job_master::ScriptedJobMaster};
+use super::scripted_job_master::ScriptedJobMaster;
 use crate::{
     base::{
         clock::{Clock, Timestamp},
@@ -26,6 +26,7 @@ use crate::{
         },
         status::JobStatus,
     },
+    graph::slot_sharing::slots_needed,
     job_manager::{
         blob_store::BlobStore,
         dispatcher::{Dispatcher, DispatcherConfig, DispatcherParts},
@@ -44,7 +45,7 @@ use crate::{
             TaskState,
         },
         rpc::{Address, Endpoint, Envelope, Fence, Message},
-        task_executor::TaskExecutorMessage,
+        task_executor::{JobInformation, TaskDeployment, TaskExecutorMessage},
     },
     task_manager::{
         RunningTask, TaskEvent, TaskEventSink, TaskStarter,
@@ -217,7 +218,7 @@ impl Simulation {
             let parallelism = self.rng.random_range(1..=slots.min(5));
             let vertices = [("a", parallelism), ("b", self.rng.random_range(1..=parallelism))];
             let graph = job_graph(number, &vertices[..self.rng.random_range(1..=2)]);
-            assert!(required_slots(&graph) <= slots);
+            assert!(slots_needed(&graph) <= u64::from(slots));
             let cancel_at = self.rng.random_bool(0.2).then(|| Timestamp(self.rng.random_range(0..60_000)));
             self.jobs.push(Job { id: graph.job_id, cancel_at, end: None });
             self.ask(DispatcherRequest::SubmitJob(graph.clone()));
@@ -263,7 +264,7 @@ impl Simulation {
         let (tasks, clock) = (Arc::clone(&self.tasks), self.clock.clone());
         let rng = Mutex::new(StdRng::seed_from_u64(self.rng.random()));
         let failure_rate = self.failure_rate;
-        Arc::new(move |information, deployment| {
+        let start = move |information: Arc<JobInformation>, deployment: TaskDeployment| {
             assert_eq!(information.job, deployment.job);
             let attempt = deployment.attempt;
             let mut rng = rng.lock().unwrap();
@@ -282,8 +283,11 @@ impl Simulation {
             for state in [TaskState::Initializing, TaskState::Running] {
                 sink(TaskEvent::StateChanged(update(attempt, state)));
             }
-            Ok(Box::new(TaskHandle { tasks: Arc::clone(&tasks), key, clock: clock.clone() }))
-        })
+            let handle: Box<dyn RunningTask> =
+                Box::new(TaskHandle { tasks: Arc::clone(&tasks), key, clock: clock.clone() });
+            Ok(handle)
+        };
+        TaskStarter { start: Box::new(start), job_left: Box::new(|_| {}) }
     }
 
     /// Gives messages their times, or loses them.

@@ -11,11 +11,13 @@ use std::{
 use super::{scripted_job_master::ScriptedJobMaster, *};
 use crate::{
     base::status::JobStatus,
+    graph::slot_sharing::slots_needed,
     job_manager::test_graphs::{PLUGIN, job_graph},
     protocol::{
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
         job_details::JobDetails,
         job_master::{SplitAnswer, TaskExecutionStateUpdate, TaskMetrics, TaskState},
+        task_executor::{JobInformation, TaskDeployment},
     },
     task_manager::{RunningTask, TaskEvent},
 };
@@ -83,7 +85,7 @@ fn config(behaviour: Behaviour, storage: Storage) -> TestCluster {
 }
 
 fn starter(events: TaskEventSink, behaviour: Behaviour, started: Arc<AtomicU32>, ended: Arc<AtomicU32>) -> TaskStarter {
-    Arc::new(move |_information, deployment| {
+    let start = move |_: Arc<JobInformation>, deployment: TaskDeployment| {
         started.fetch_add(1, Ordering::SeqCst);
         let attempt = deployment.attempt;
         let report = {
@@ -102,8 +104,10 @@ fn starter(events: TaskEventSink, behaviour: Behaviour, started: Arc<AtomicU32>,
             let report = Arc::clone(&report);
             std::thread::spawn(move || report(TaskState::Finished));
         }
-        Ok(Box::new(Task { told: Box::new(move |state| report(state)) }))
-    })
+        let task: Box<dyn RunningTask> = Box::new(Task { told: Box::new(move |state| report(state)) });
+        Ok(task)
+    };
+    TaskStarter { start: Box::new(start), job_left: Box::new(|_| {}) }
 }
 
 /// Sets the flag and returns what it was.
@@ -143,7 +147,7 @@ async fn a_job_runs_with_every_message_through_the_codec() {
     let test = config(Behaviour::Finish, Storage::Temporary);
     let cluster = MiniCluster::start(test.config).await.unwrap();
     let graph = job_graph(1, &[("a", 4), ("b", 2)]);
-    assert_eq!(required_slots(&graph), 4);
+    assert_eq!(slots_needed(&graph), 4);
     submit(&cluster, &graph).await;
     let details = await_end(cluster.gateway(), graph.job_id).await;
     assert_eq!(details.status, JobStatus::Finished);

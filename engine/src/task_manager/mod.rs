@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    base::ids::ExecutionAttemptId,
+    base::ids::{ExecutionAttemptId, JobId},
     protocol::{
         job_master::{FailureCause, SplitAnswer, SplitRequest, TaskExecutionStateUpdate, TaskMetrics},
         task_executor::{JobInformation, TaskDeployment},
@@ -49,12 +49,19 @@ pub trait RunningTask: Send {
 }
 
 /// Starts the thread of a task. Returns at once: whatever fails later arrives as a
-/// [`TaskEvent`] at the sink that the starter was made with.
-///
-/// # Errors
-/// Returns why no thread could be started; no event follows then.
-pub type TaskStarter =
-    Arc<dyn Fn(Arc<JobInformation>, TaskDeployment) -> Result<Box<dyn RunningTask>, FailureCause> + Send + Sync>;
+/// [`TaskEvent`] at the sink that the starter was made with. An error says why no
+/// thread could be started; no event follows then.
+pub type StartTask =
+    dyn Fn(Arc<JobInformation>, TaskDeployment) -> Result<Box<dyn RunningTask>, FailureCause> + Send + Sync;
+
+/// How a TaskExecutor starts tasks, and lets go of what a job's tasks left.
+pub struct TaskStarter {
+    /// Starts a task.
+    pub start: Box<StartTask>,
+    /// Called when the TaskExecutor has neither a task of the job nor a connection to
+    /// its JobMaster; again if both come back and go.
+    pub job_left: Box<dyn Fn(JobId) + Send + Sync>,
+}
 
 /// Name of a task's thread and in messages: "Map -> Sink (3/8)#0".
 pub fn task_name(vertex_name: &str, attempt: ExecutionAttemptId, parallelism: u32) -> String {

@@ -229,15 +229,15 @@ pub struct TaskExecutor {
     ending: BTreeMap<ExecutionAttemptId, Timestamp>,
     next_metrics: Timestamp,
     events: Arc<TaskEventQueue>,
-    start_task: TaskStarter,
+    starter: TaskStarter,
     phase: Phase,
     stale_messages: u64,
     outbox: Vec<Envelope>,
 }
 
 impl TaskExecutor {
-    /// Makes the component. Tasks that `start_task` starts leave their events in `events`.
-    pub fn new(config: TaskExecutorConfig, start_task: TaskStarter, events: Arc<TaskEventQueue>) -> Self {
+    /// Makes the component. Tasks that `starter` starts leave their events in `events`.
+    pub fn new(config: TaskExecutorConfig, starter: TaskStarter, events: Arc<TaskEventQueue>) -> Self {
         let slots = TaskSlotTable::new(config.id.clone(), config.slots, config.slot_timeout);
         let wait = config.registration_initial_wait;
         let never = Timestamp::MAX;
@@ -250,7 +250,7 @@ impl TaskExecutor {
             ending: BTreeMap::new(),
             next_metrics: Timestamp::MIN,
             events,
-            start_task,
+            starter,
             phase: Phase::Running,
             stale_messages: 0,
             outbox: Vec::new(),
@@ -612,7 +612,7 @@ impl TaskExecutor {
             // Whoever submits a task has taken the slot.
             connection.offers.allocations.remove(&allocation);
         }
-        let (phase, result) = match (self.start_task)(information, deployment) {
+        let (phase, result) = match (self.starter.start)(information, deployment) {
             Ok(task) => (TaskPhase::Running(task), Ok(())),
             Err(cause) => {
                 // Replaced by the update that the caller makes of the cause.
@@ -730,6 +730,15 @@ impl TaskExecutor {
             entry.phase = TaskPhase::Ended(Box::new(update.clone()));
             self.send_to_job_master(entry.job, JobMasterMessage::UpdateTaskExecutionState(update));
             self.tasks.insert(attempt, entry);
+        } else {
+            self.leave_job_if_done(entry.job);
+        }
+    }
+
+    /// Lets go of what the tasks of a job left, when none runs and nobody can submit another.
+    fn leave_job_if_done(&self, job: JobId) {
+        if !self.jobs.contains_key(&job) && self.tasks.values().all(|entry| entry.job != job) {
+            (self.starter.job_left)(job);
         }
     }
 
@@ -818,6 +827,7 @@ impl TaskExecutor {
         // Nobody is left to be told how these ended.
         self.tasks.retain(|_, entry| entry.job != job || matches!(entry.phase, TaskPhase::Running(_)));
         self.fail_tasks(attempts, reason, now);
+        self.leave_job_if_done(job);
     }
 
     // The end.

@@ -14,6 +14,8 @@ type Told = Arc<Mutex<Vec<String>>>;
 struct Recorder {
     attempt: u32,
     told: Told,
+    /// Jobs that the TaskExecutor has left.
+    left: Arc<Mutex<Vec<JobId>>>,
 }
 
 impl RunningTask for Recorder {
@@ -122,29 +124,37 @@ impl Executor {
 
     fn started() -> Self {
         let (told, wakes) = (Told::default(), Arc::<Mutex<u32>>::default());
+        let left = Arc::<Mutex<Vec<JobId>>>::default();
         let events = TaskEventQueue::new(Box::new({
             let wakes = Arc::clone(&wakes);
             move || *wakes.lock().unwrap() += 1
         }));
-        let start_task: TaskStarter = Arc::new({
+        let start = {
             let told = Arc::clone(&told);
-            move |_information, deployment| match deployment.attempt.attempt_number {
-                99 => Err(FailureCause {
-                    code: "test".to_owned(),
-                    message: "no thread".to_owned(),
-                    detail: String::new(),
-                    recoverability: Recoverability::Recoverable,
-                }),
-                attempt => Ok(Box::new(Recorder { attempt, told: Arc::clone(&told) })),
+            move |_: Arc<JobInformation>, deployment: TaskDeployment| -> Result<Box<dyn RunningTask>, FailureCause> {
+                match deployment.attempt.attempt_number {
+                    99 => Err(FailureCause {
+                        code: "test".to_owned(),
+                        message: "no thread".to_owned(),
+                        detail: String::new(),
+                        recoverability: Recoverability::Recoverable,
+                    }),
+                    attempt => Ok(Box::new(Recorder { attempt, told: Arc::clone(&told) })),
+                }
             }
-        });
+        };
+        let job_left = {
+            let left = Arc::clone(&left);
+            move |job: JobId| left.lock().unwrap().push(job)
+        };
+        let starter = TaskStarter { start: Box::new(start), job_left: Box::new(job_left) };
         let config =
             TaskExecutorConfig { slots: 2, ..TaskExecutorConfig::from_configuration(id(), &Configuration::default()) };
         let sink = events.sink();
-        let mut executor = TaskExecutor::new(config, start_task, events);
+        let mut executor = TaskExecutor::new(config, starter, events);
         let sent = executor.on_start(Timestamp(0));
         assert_eq!(sent.len(), 1);
-        Self { executor, sink, told, wakes, now: 0 }
+        Self { executor, sink, told, left, wakes, now: 0 }
     }
 
     /// Registered, with slot 0 for job 1 under leader 1 and allocation 1, taken.
@@ -541,4 +551,20 @@ fn a_stopped_task_executor_does_not_wait_for_ever() {
     assert!(!executor.executor.is_terminated());
     executor.run_until(10_000);
     assert!(executor.executor.is_terminated());
+}
+
+#[test]
+fn a_job_is_left_when_its_last_task_has_ended_and_its_job_master_is_gone() {
+    let mut executor = Executor::with_task();
+    executor.event(TaskEvent::StateChanged(update(0, TaskState::Finished)));
+    // A consumer of what it produced may follow as long as there is a JobMaster.
+    assert_eq!(*executor.left.lock().unwrap(), []);
+    executor.leader_says(1, TaskExecutorMessage::DisconnectJobMaster(job(1), String::new()));
+    assert_eq!(*executor.left.lock().unwrap(), [job(1)]);
+
+    let mut executor = Executor::with_task();
+    executor.leader_says(1, TaskExecutorMessage::DisconnectJobMaster(job(1), String::new()));
+    assert_eq!(*executor.left.lock().unwrap(), []);
+    executor.event(TaskEvent::StateChanged(update(0, TaskState::Failed)));
+    assert_eq!(*executor.left.lock().unwrap(), [job(1)]);
 }

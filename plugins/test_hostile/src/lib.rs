@@ -2,7 +2,9 @@
 //!
 //! The arguments choose what it does: `AT ACT`, for example `process-batch loop`.
 //! `AT` is the entry point in which it happens ("plan" included); everywhere
-//! else the plugin behaves. Without arguments it hands each row on.
+//! else the plugin behaves. Without arguments it hands each row on. With a third
+//! argument, a directory, it is a whole job: a source of ten rows, a map in a task
+//! of its own, and a sink of files.
 
 // The names of a plugin's exports are none for the linkers of other targets.
 #![cfg(target_arch = "wasm32")]
@@ -13,7 +15,7 @@
 use std::cell::RefCell;
 
 use engine::plugin::{
-    graph::{ChainingStrategy, Operator, StreamEdge, StreamNode},
+    graph::{ChainingStrategy, Connector, Operator, StreamEdge, StreamNode},
     keyed_state, logging, metrics, operator_state, output, timers,
 };
 use exports::engine::plugin::{
@@ -32,6 +34,8 @@ export!(Hostile);
 struct Attack {
     at: String,
     act: String,
+    /// Where a whole job writes; none: there is only the map, twice.
+    output: Option<String>,
 }
 
 thread_local! {
@@ -55,8 +59,11 @@ impl Program for Hostile {
                 panic.location().map_or(("?", 0, 0), |place| (place.file(), place.line(), place.column()));
             logging::panicked(message, file, line, column);
         }));
-        let attack =
-            Attack { at: args.first().cloned().unwrap_or_default(), act: args.get(1).cloned().unwrap_or_default() };
+        let attack = Attack {
+            at: args.first().cloned().unwrap_or_default(),
+            act: args.get(1).cloned().unwrap_or_default(),
+            output: args.get(2).cloned(),
+        };
         ATTACK.set(attack);
         if args.first().is_some_and(|at| at == "plan") {
             match args.get(1).map(String::as_str) {
@@ -64,6 +71,31 @@ impl Program for Hostile {
                 Some("many-nodes") => {
                     let mut graph = graph();
                     graph.nodes = vec![graph.nodes[0].clone(); 400_000];
+                    return Ok(graph);
+                }
+                Some("cycle") => {
+                    let mut graph = graph();
+                    graph.edges.push(StreamEdge { source: 2, target: 2, ..graph.edges[0].clone() });
+                    return Ok(graph);
+                }
+                Some("parallelism") => {
+                    let mut graph = graph();
+                    graph.nodes[1].parallelism = Some(u32::MAX);
+                    return Ok(graph);
+                }
+                Some("many-edges") => {
+                    let mut graph = graph();
+                    graph.edges = vec![graph.edges[0].clone(); 200_000];
+                    return Ok(graph);
+                }
+                Some("no-such-node") => {
+                    let mut graph = graph();
+                    graph.edges[0].target = 77;
+                    return Ok(graph);
+                }
+                Some("long-names") => {
+                    let mut graph = graph();
+                    graph.nodes[0].name = "n".repeat(16 << 20);
                     return Ok(graph);
                 }
                 Some("other-graph") => {
@@ -84,7 +116,32 @@ impl Program for Hostile {
     }
 }
 
+/// A source, the map and a sink.
+fn whole_job(output: String) -> StreamGraph {
+    let mut graph = graph_of_maps();
+    let sink = Connector { name: "file".to_owned(), options: vec![("path".to_owned(), output)] };
+    graph.nodes.push(StreamNode {
+        id: 3,
+        name: "Sink: File".to_owned(),
+        operator: Operator::Sink(sink),
+        output_type: None,
+        ..graph.nodes[0].clone()
+    });
+    graph.edges.push(StreamEdge { source: 2, target: 3, ..graph.edges[0].clone() });
+    graph.nodes[0].operator = Operator::GuestSource("Source".to_owned());
+    graph.nodes[0].input_types.clear();
+    graph.nodes[1].chaining = ChainingStrategy::Head;
+    graph
+}
+
 fn graph() -> StreamGraph {
+    match ATTACK.with_borrow(|attack| attack.output.clone()) {
+        Some(output) => whole_job(output),
+        None => graph_of_maps(),
+    }
+}
+
+fn graph_of_maps() -> StreamGraph {
     let node = |id| StreamNode {
         id,
         name: format!("hostile {id}"),
@@ -97,8 +154,8 @@ fn graph() -> StreamGraph {
         co_location_group: None,
         chaining: ChainingStrategy::Always,
         buffer_timeout: None,
-        input_types: vec!["bytes".to_owned()],
-        output_type: Some("bytes".to_owned()),
+        input_types: vec!["string".to_owned()],
+        output_type: Some("string".to_owned()),
         key_type: None,
         states: Vec::new(),
     };
@@ -115,7 +172,7 @@ fn graph() -> StreamGraph {
             partitioner: None,
             side_output: None,
             selector: None,
-            record_type: "bytes".to_owned(),
+            record_type: "string".to_owned(),
         }],
     }
 }
@@ -141,7 +198,12 @@ impl OperatorChain for Hostile {
 
     fn poll_source(_: u32) -> SourceStatus {
         match misbehave("poll-source", 0) {
-            Status::Ok => SourceStatus::End,
+            Status::Ok => {
+                if ATTACK.with_borrow(|attack| attack.output.is_some()) {
+                    output::emit(0, 10, &rows(10, b"row"));
+                }
+                SourceStatus::End
+            }
             Status::Failed => SourceStatus::Failed,
         }
     }

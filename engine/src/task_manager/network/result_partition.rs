@@ -247,6 +247,7 @@ macro_rules! deal {
 impl ResultPartition {
     /// Makes the producer's ends of all channels.
     pub fn new(manager: &Arc<ResultPartitionManager>, settings: &ResultPartitionSettings) -> Self {
+        manager.supersede(settings.id);
         let elements_max = settings.network.elements_per_channel_max;
         let ends = 0..settings.subpartitions;
         let subpartitions = ends.map(|index| manager.producer_end(settings.id, index, elements_max));

@@ -7,13 +7,11 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-pub mod distribution;
 pub mod execution;
 pub mod regions;
 
-use distribution::Distribution;
 use execution::{Execution, TaskLocation};
-use regions::{EdgeKind, Regions, TopologyEdge};
+use regions::Regions;
 
 use crate::{
     base::{
@@ -25,7 +23,11 @@ use crate::{
         key_group::MAX_PARALLELISM_LIMIT,
         status::{ExecutionState, IllegalTransition},
     },
-    graph::job_graph::{DistributionPattern, JobVertex},
+    graph::{
+        distribution::ConsumedPartitions,
+        job_graph::{DistributionPattern, JobVertex},
+        regions::{Exchange, TopologyEdge},
+    },
     protocol::{
         job_details::{SubtaskDetails, VertexDetails},
         job_master::{FailureCause, TaskMetrics},
@@ -137,7 +139,17 @@ pub struct IntermediateResult {
     /// Position of the consuming ExecutionJobVertex.
     pub consumer: usize,
     /// How partitions and consumers are joined.
-    pub distribution: Distribution,
+    pub pattern: DistributionPattern,
+    /// Number of producing subtasks, which is that of partitions.
+    pub producers: u32,
+    /// Number of consuming subtasks.
+    pub consumers: u32,
+}
+
+impl IntermediateResult {
+    fn consumed_partitions(&self, consumer: u32) -> ConsumedPartitions {
+        self.pattern.consumed_partitions(self.producers, self.consumers, consumer)
+    }
 }
 
 /// The parallel form of a JobGraph.
@@ -221,9 +233,14 @@ impl ExecutionGraph {
                     consumer: job_vertex.name.clone(),
                 });
             }
-            let distribution =
-                Distribution { pattern: input.pattern, producers: producer_vertex.parallelism, consumers: parallelism };
-            let result = IntermediateResult { id: input.source, producer, consumer: position, distribution };
+            let result = IntermediateResult {
+                id: input.source,
+                producer,
+                consumer: position,
+                pattern: input.pattern,
+                producers: producer_vertex.parallelism,
+                consumers: parallelism,
+            };
             self.results.insert(input.source, result);
         }
         for output in &job_vertex.outputs {
@@ -251,19 +268,18 @@ impl ExecutionGraph {
         for result in self.results.values() {
             let producer = self.job_vertices[result.producer].first;
             let consumer = self.job_vertices[result.consumer].first;
-            let Distribution { pattern, producers, consumers } = result.distribution;
             let mut join = |partition: u32, subtask: u32| {
-                let (from, to) = (producer + partition as usize, consumer + subtask as usize);
-                edges.push(TopologyEdge { from, to, kind: EdgeKind::Pipelined });
+                let (source, target) = (producer + partition as usize, consumer + subtask as usize);
+                edges.push(TopologyEdge { source, target, exchange: Exchange::Pipelined });
             };
-            match pattern {
+            match result.pattern {
                 DistributionPattern::AllToAll => {
-                    (0..producers).for_each(|partition| join(partition, 0));
-                    (0..consumers).for_each(|subtask| join(0, subtask));
+                    (0..result.producers).for_each(|partition| join(partition, 0));
+                    (0..result.consumers).for_each(|subtask| join(0, subtask));
                 }
                 DistributionPattern::Pointwise => {
-                    for subtask in 0..consumers {
-                        for partition in result.distribution.consumed_partitions(subtask) {
+                    for subtask in 0..result.consumers {
+                        for partition in result.consumed_partitions(subtask).partitions {
                             join(partition, subtask);
                         }
                     }
@@ -342,7 +358,8 @@ impl ExecutionGraph {
         self.job_vertex_of(index).job_vertex.inputs.iter().flat_map(move |input| {
             let result = &self.results[&input.source];
             let first = self.job_vertices[result.producer].first;
-            result.distribution.consumed_partitions(subtask_index).map(move |partition| first + partition as usize)
+            let consumed = result.consumed_partitions(subtask_index);
+            consumed.partitions.map(move |partition| first + partition as usize)
         })
     }
 
@@ -365,21 +382,21 @@ impl ExecutionGraph {
                     partition: IntermediateResultPartitionId { data_set: output.id, partition_index: subtask_index },
                     producer: vertex.current.attempt(),
                 },
-                subpartitions: result.distribution.subpartitions(subtask_index),
+                subpartitions: result.pattern.subpartition_count(result.producers, result.consumers, subtask_index),
                 consumer_max_parallelism: self.job_vertices[result.consumer].job_vertex.max_parallelism,
             }
         });
         let gates = job_vertex.inputs.iter().map(|input| {
             let result = &self.results[&input.source];
             let first = self.job_vertices[result.producer].first;
-            let channels =
-                result.distribution.consumed_partitions(subtask_index).map(|partition_index| InputChannelDeployment {
-                    partition: ResultPartitionId {
-                        partition: IntermediateResultPartitionId { data_set: input.source, partition_index },
-                        producer: self.vertices[first + partition_index as usize].current.attempt(),
-                    },
-                    subpartition: result.distribution.subpartition(partition_index, subtask_index),
-                });
+            let ConsumedPartitions { partitions, subpartition } = result.consumed_partitions(subtask_index);
+            let channels = partitions.map(|partition_index| InputChannelDeployment {
+                partition: ResultPartitionId {
+                    partition: IntermediateResultPartitionId { data_set: input.source, partition_index },
+                    producer: self.vertices[first + partition_index as usize].current.attempt(),
+                },
+                subpartition,
+            });
             InputGateDeployment { data_set: input.source, channels: channels.collect() }
         });
         (partitions.collect(), gates.collect())

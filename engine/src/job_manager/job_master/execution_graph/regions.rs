@@ -1,31 +1,12 @@
-//! Pipelined regions, and which tasks restart when some fail.
+//! Which regions restart when some subtasks fail.
 //!
-//! Works on a bare topology of numbered vertices. A region is a connected
-//! component over pipelined edges; regions that form a cycle over blocking edges
-//! are one. Source: Flink's `SchedulingPipelinedRegionComputeUtil` and
+//! Works on a bare topology of numbered vertices, whose regions
+//! [`pipelined_regions`] computes. Source: Flink's
 //! `RestartPipelinedRegionFailoverStrategy`.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// How a consumer gets at what a producer made.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum EdgeKind {
-    /// While it is made, and only once: both ends run together.
-    Pipelined,
-    /// When all of it was made, as often as wanted.
-    Blocking,
-}
-
-/// An edge between two vertices, by their numbers.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct TopologyEdge {
-    /// The producer.
-    pub from: usize,
-    /// The consumer.
-    pub to: usize,
-    /// How they are coupled.
-    pub kind: EdgeKind,
-}
+use crate::graph::regions::{Exchange, TopologyEdge, pipelined_regions};
 
 /// A partition of all vertices into regions.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -41,30 +22,15 @@ pub struct Regions {
 impl Regions {
     /// Computes the regions of `vertex_count` vertices.
     pub fn new(vertex_count: usize, edges: &[TopologyEdge]) -> Self {
-        let mut components = Components::new(vertex_count);
-        for edge in edges {
-            match edge.kind {
-                EdgeKind::Pipelined => components.join(edge.from, edge.to),
-                EdgeKind::Blocking => {}
-            }
+        let vertices = pipelined_regions(vertex_count, edges);
+        let mut region_of = vec![0; vertex_count];
+        for (region, members) in vertices.iter().enumerate() {
+            members.iter().for_each(|vertex| region_of[*vertex] = region);
         }
-        let blocking_edges = || edges.iter().filter(|edge| edge.kind == EdgeKind::Blocking);
-        while let Some((left, right)) = find_cycle(&mut components, blocking_edges().copied()) {
-            components.join(left, right);
-        }
-        let mut vertices: Vec<Vec<usize>> = Vec::new();
-        let mut region_of = vec![usize::MAX; vertex_count];
-        for vertex in 0..vertex_count {
-            let root = components.root(vertex);
-            if region_of[root] == usize::MAX {
-                region_of[root] = vertices.len();
-                vertices.push(Vec::new());
-            }
-            region_of[vertex] = region_of[root];
-            vertices[region_of[vertex]].push(vertex);
-        }
-        let blocking = blocking_edges()
-            .map(|edge| (edge.from, edge.to))
+        let blocking = edges
+            .iter()
+            .filter(|edge| edge.exchange == Exchange::Blocking)
+            .map(|edge| (edge.source, edge.target))
             .filter(|(from, to)| region_of[*from] != region_of[*to])
             .collect();
         Self { vertices, region_of, blocking }
@@ -95,55 +61,6 @@ impl Regions {
             }
         }
         found
-    }
-}
-
-/// Two components that reach each other over the edges, if there are any.
-fn find_cycle(components: &mut Components, edges: impl Iterator<Item = TopologyEdge>) -> Option<(usize, usize)> {
-    let mut edges: Vec<(usize, usize)> =
-        edges.map(|edge| (components.root(edge.from), components.root(edge.to))).collect();
-    edges.retain(|(from, to)| from != to);
-    edges.sort_unstable();
-    edges.dedup();
-    edges.iter().copied().find(|(from, to)| {
-        let mut reached = BTreeSet::from([*to]);
-        let mut open = vec![*to];
-        while let Some(component) = open.pop() {
-            let first = edges.partition_point(|edge| edge.0 < component);
-            for (_, next) in edges[first..].iter().take_while(|edge| edge.0 == component) {
-                if reached.insert(*next) {
-                    open.push(*next);
-                }
-            }
-        }
-        reached.contains(from)
-    })
-}
-
-/// Disjoint sets of vertices; the root of a set is its lowest vertex.
-struct Components(Vec<usize>);
-
-impl Components {
-    fn new(count: usize) -> Self {
-        Self((0..count).collect())
-    }
-
-    fn root(&mut self, vertex: usize) -> usize {
-        let mut root = vertex;
-        while self.0[root] != root {
-            root = self.0[root];
-        }
-        // Later walks from here take one step.
-        let mut walked = vertex;
-        while self.0[walked] != root {
-            walked = std::mem::replace(&mut self.0[walked], root);
-        }
-        root
-    }
-
-    fn join(&mut self, left: usize, right: usize) {
-        let (left, right) = (self.root(left), self.root(right));
-        self.0[left.max(right)] = left.min(right);
     }
 }
 
@@ -196,9 +113,9 @@ mod tests {
                 .edges
                 .iter()
                 .map(|edge| TopologyEdge {
-                    from: number(&edge.from),
-                    to: number(&edge.to),
-                    kind: if edge.kind == "PIPELINED" { EdgeKind::Pipelined } else { EdgeKind::Blocking },
+                    source: number(&edge.from),
+                    target: number(&edge.to),
+                    exchange: if edge.kind == "PIPELINED" { Exchange::Pipelined } else { Exchange::Blocking },
                 })
                 .collect();
             let regions = Regions::new(scenario.vertices.len(), &edges);

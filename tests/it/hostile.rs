@@ -1,0 +1,145 @@
+//! Plugins that attack the engine, through the command line: each attack is named
+//! with what stopped it and where it happened, within seconds.
+
+use std::time::{Duration, Instant};
+
+use engine_tests::{Cluster, check_failure, describe, is_empty, plugin, run, sorted_rows, text};
+
+/// Budgets that are soon used up, and still no obstacle for what is meant.
+const BUDGETS: [&str; 6] =
+    ["-D", "sandbox.plan.cpu-time=300ms", "-D", "sandbox.open.cpu-time=300ms", "-D", "sandbox.call.cpu-time=300ms"];
+/// Most wall-clock time of one attack on a machine that is busy with others.
+const END_MAX: Duration = Duration::from_secs(15);
+
+/// Runs the attack, which must fail with `code` and one line that has all of `parts`.
+#[track_caller]
+fn check(at: &str, act: &str, code: i32, parts: &[&str]) -> String {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let plugin = plugin("test_hostile");
+    let start = Instant::now();
+    let ended = run(&[&["submit"], &BUDGETS[..], &[text(&plugin), at, act, text(&output)]].concat());
+    assert!(start.elapsed() < END_MAX, "{at} {act} took {:?}", start.elapsed());
+    assert!(is_empty(&output), "{at} {act} left output");
+    check_failure(&ended, code, &[parts, &["test_hostile.wasm"]].concat())
+}
+
+/// An attack while a row is processed.
+#[track_caller]
+fn check_row(act: &str, parts: &[&str]) {
+    let place = ["operator \"hostile 2\" (subtask 1/1, attempt 0)", "in process-batch", "row 5 of the batch"];
+    check("process-batch", act, 1, &[parts, &place].concat());
+}
+
+#[test]
+fn loops_end_when_their_cpu_time_is_used_up() {
+    check_row("loop", &["used more than 300ms of CPU time (sandbox.call.cpu-time)"]);
+    check_row("loop-emit", &["used more than 300ms of CPU time (sandbox.call.cpu-time)"]);
+    check_row("loop-fill", &["used more than 300ms of CPU time (sandbox.call.cpu-time)"]);
+    check("poll-source", "loop", 1, &["in poll-source", "sandbox.call.cpu-time"]);
+    check("open", "loop", 1, &["in open", "used more than 300ms of CPU time (sandbox.open.cpu-time)"]);
+    check("plan", "loop", 1, &["in plan", "used more than 300ms of CPU time (sandbox.plan.cpu-time)"]);
+    check("close", "loop", 1, &["in close", "sandbox.call.cpu-time"]);
+}
+
+#[test]
+fn memory_and_stack_are_limited() {
+    for act in ["grow", "grow-to-4-gib"] {
+        check_row(act, &["bytes of memory, the limit is 67108864 (sandbox.memory.max)"]);
+    }
+    check("plan", "grow", 1, &["in plan", "sandbox.memory.max"]);
+    for act in ["recurse", "recurse-indirect"] {
+        check_row(act, &["the stack of the plugin overflowed (sandbox.stack.max)"]);
+    }
+    check("plan", "recurse", 1, &["in plan", "sandbox.stack.max"]);
+}
+
+#[test]
+fn output_is_limited_and_checked() {
+    check_row("emit-much", &["emitted more than 67108864 bytes in one call (sandbox.emit.bytes-max)"]);
+    check_row("emit-many", &["emitted more than 1000000 rows in one call (sandbox.emit.rows-max)"]);
+    check_row("emit-large", &["sandbox.row.bytes-max"]);
+    check_row("wrong-count", &["the batch is said to have 2 rows but has 1"]);
+    check_row("cut-row", &["the row at byte 0 runs past the end of the batch"]);
+    check_row("long-length", &["the row at byte 0 runs past the end of the batch"]);
+    check_row("no-output", &["there is no output 7: the segment has 1"]);
+    check_row("list-out-of-bounds", &["list pointer/length out of bounds of memory"]);
+}
+
+#[test]
+fn traps_and_panics_are_told_without_what_a_terminal_would_obey() {
+    check_row("unreachable", &["unreachable"]);
+    check_row("out-of-bounds", &["out of bounds"]);
+    let line =
+        check("process-batch", "panic", 1, &["panicked at plugins/test_hostile/src/lib.rs:", "the row is bad:\\n"]);
+    assert!(!line.contains('\u{1b}'), "{line:?}");
+    let line = check("process-batch", "panic-large", 1, &["panicked at"]);
+    assert!(line.len() < 16 << 10, "{} bytes", line.len());
+}
+
+#[test]
+fn graphs_that_no_job_can_have_are_refused() {
+    let cases = [
+        ("many-nodes", "sandbox.memory.max"),
+        ("long-names", "sandbox.emit.bytes-max"),
+        ("many-edges", "200000 edges: at most"),
+        ("cycle", "the graph has a cycle: node 2 (\"hostile 2\") -> node 2 (\"hostile 2\")"),
+        ("parallelism", "the parallelism of node 2 (\"hostile 2\") is 4294967295: expected 1 to 32768"),
+        ("no-such-node", "there is no node 77"),
+    ];
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (plugin, output) = (plugin("test_hostile"), directory.path().join("out"));
+    for (act, message) in cases {
+        let refused = run(&["submit", text(&plugin), "plan", act, text(&output)]);
+        let code = refused.status.code();
+        assert!(matches!(code, Some(1 | 2)), "{act}: {}", describe(&refused));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(message), "{act}: {}", describe(&refused));
+        assert!(!output.exists(), "{act}");
+    }
+}
+
+#[test]
+fn a_flood_of_log_lines_is_cut_escaped_and_counted() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let plugin = plugin("test_hostile");
+    let finished =
+        run(&["submit", "-D", "sandbox.call.cpu-time=20s", text(&plugin), "process-batch", "log-flood", text(&output)]);
+    assert!(finished.status.success(), "{}", describe(&finished));
+    let log = String::from_utf8_lossy(&finished.stderr);
+    // 64 kB a second, of which the job takes few.
+    assert!(log.len() < 4 << 20, "{} bytes of log", log.len());
+    assert!(!log.contains('\u{1b}') && !log.contains('\u{202e}'), "control characters reached the log");
+    assert!(log.contains("\\u{1b}[2Jone\\ntwo\\u{202e}"), "{}", &log[..log.len().min(1000)]);
+    assert!(log.contains("dropped"), "{}", &log[log.len().saturating_sub(1000)..]);
+    assert_eq!(sorted_rows(&output).len(), 10);
+
+    let output = directory.path().join("long");
+    let finished = run(&["submit", text(&plugin), "process-batch", "log-long", text(&output)]);
+    assert!(finished.status.success(), "{}", describe(&finished));
+    let longest = String::from_utf8_lossy(&finished.stderr).lines().map(str::len).max();
+    assert!(longest.is_some_and(|longest| (1024..4096).contains(&longest)), "{longest:?}");
+}
+
+#[test]
+fn a_cluster_survives_the_jobs_that_fail_in_it() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let cluster = Cluster::start(&[&BUDGETS[..], &["--allow-write", text(directory.path())]].concat());
+    let hostile = |act: &str| {
+        let output = directory.path().join(act);
+        (cluster.submit(&[], "test_hostile", &["process-batch", act, text(&output)]), output)
+    };
+    let attacks = ["loop", "grow", "recurse", "emit-much", "unreachable"].map(hostile);
+    let good = directory.path().join("good");
+    let job = cluster.submit(&[], "test_hostile", &["nowhere", "nothing", text(&good)]);
+    cluster.await_state(&job, "FINISHED");
+    assert_eq!(sorted_rows(&good).len(), 10);
+    for (job, output) in attacks {
+        cluster.await_state(&job, "FAILED");
+        assert!(is_empty(&output));
+    }
+    let again = directory.path().join("again");
+    let job = cluster.submit(&[], "test_hostile", &["nowhere", "nothing", text(&again)]);
+    cluster.await_state(&job, "FINISHED");
+    assert_eq!(sorted_rows(&again).len(), 10);
+}

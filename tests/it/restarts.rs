@@ -1,0 +1,56 @@
+//! User code that panics: restarts from scratch, or the failure that its user reads.
+
+use engine_tests::{check_failure, describe, is_empty, plugin, run, sorted_rows, text};
+
+const FIXED_DELAY: [&str; 6] = [
+    "-D",
+    "restart-strategy.type=fixed-delay",
+    "-D",
+    "restart-strategy.fixed-delay.delay=10ms",
+    "-D",
+    "restart-strategy.fixed-delay.attempts=3",
+];
+
+fn submit(flags: &[&str], panics: &str, output: &std::path::Path) -> std::process::Output {
+    let plugin = plugin("test_failing");
+    let program = [text(&plugin), "--panic-attempts", panics, "--output", text(output)];
+    run(&[&["submit", "-p", "2"], flags, &program[..]].concat())
+}
+
+#[test]
+fn a_restarted_job_writes_each_row_once() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let finished = submit(&FIXED_DELAY, "3", &output);
+    assert!(finished.status.success(), "{}", describe(&finished));
+    let mut expected: Vec<Vec<u8>> = (0..1000).map(|number| format!("{number}\n").into_bytes()).collect();
+    expected.sort_unstable();
+    assert!(sorted_rows(&output) == expected, "the output is not that of one attempt");
+    assert!(String::from_utf8_lossy(&finished.stderr).contains("3 restarts"), "{}", describe(&finished));
+}
+
+#[test]
+fn restarts_end_where_the_strategy_says() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let failed = submit(&FIXED_DELAY, "4", &output);
+    check_failure(&failed, 1, &["number 600 on attempt 3", "attempt 3)"]);
+    assert!(is_empty(&output));
+}
+
+#[test]
+fn without_a_restart_strategy_the_line_names_all_that_helps() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let failed = submit(&["-D", "restart-strategy.type=none"], "1", &output);
+    let parts = [
+        "job \"Failing\"",
+        "operator \"Panics\" (subtask 1/2, attempt 0)",
+        "plugin test_failing.wasm",
+        "in poll-source",
+        "panicked at plugins/test_failing/src/lib.rs:",
+        "number 600 on attempt 0",
+    ];
+    check_failure(&failed, 1, &parts);
+    assert!(is_empty(&output));
+}

@@ -1,0 +1,136 @@
+//! Rows that user code or a format refuses: each policy, counts and coordinates.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Output,
+};
+
+use engine_tests::{check_failure, describe, is_empty, plugin, run, sorted_rows, text};
+use serde_json::Value;
+
+struct Case {
+    directory: tempfile::TempDir,
+    /// `--lines`, `--json` or `--csv`.
+    format: &'static str,
+    input: PathBuf,
+}
+
+impl Case {
+    fn new(format: &'static str, content: &[u8]) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let input = directory.path().join("rows.txt");
+        fs::write(&input, content).expect("writable");
+        Self { directory, format, input }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn submit(&self, policy: &str, output: &Path) -> Output {
+        let letters = self.path("letters");
+        let policy = format!("execution.row-errors.policy={policy}");
+        let directory = format!("execution.row-errors.dead-letter.dir={}", text(&letters));
+        let plugin = plugin("test_failing");
+        let arguments = ["submit", "-p", "2", "-D", &policy, "-D", &directory, "--allow-write", text(&letters)];
+        let program = [text(&plugin), self.format, text(&self.input), "--output", text(output)];
+        run(&[&arguments[..], &program[..]].concat())
+    }
+
+    /// Checks all policies: `rows` are written, and `refused` are line number, message
+    /// and row of what is not.
+    #[track_caller]
+    fn check(&self, operator: &str, rows: &[&str], refused: &[(u32, &str, &str)]) {
+        let output = self.path("fail");
+        let failed = self.submit("fail", &output);
+        let (line, message, _) = refused[0];
+        let place = format!("{} line {line}", text(&self.input));
+        let operator_part = format!("operator \"{operator}\" (subtask ");
+        let parts = [&operator_part, &place, message, "execution.row-errors.policy", "attempt 0"];
+        check_failure(&failed, 1, &parts);
+        assert!(is_empty(&output));
+
+        for policy in ["skip", "dead-letter"] {
+            let output = self.path(policy);
+            let finished = self.submit(policy, &output);
+            assert!(finished.status.success(), "{}", describe(&finished));
+            let mut expected: Vec<Vec<u8>> = rows.iter().map(|row| format!("{row}\n").into_bytes()).collect();
+            expected.sort_unstable();
+            assert_eq!(sorted_rows(&output), expected, "{policy}");
+            let count = format!("{} rejected rows", refused.len());
+            let summary = String::from_utf8_lossy(&finished.stderr);
+            assert!(summary.contains(&count), "{count}: {}", describe(&finished));
+        }
+
+        let mut letters: Vec<Value> = Vec::new();
+        for entry in fs::read_dir(self.path("letters")).expect("readable") {
+            let content = fs::read_to_string(entry.expect("readable").path()).expect("readable");
+            letters.extend(content.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")));
+        }
+        assert_eq!(letters.len(), refused.len());
+        for (line, message, payload) in refused {
+            let position = format!("{} line {line}", text(&self.input));
+            let letter = letters.iter().find(|letter| letter["position"] == *position);
+            let letter = letter.unwrap_or_else(|| panic!("no letter from {position}: {letters:?}"));
+            assert!(letter["message"].as_str().expect("text").contains(message), "{letter}");
+            assert_eq!(letter["payload"], *payload);
+            assert_eq!((&letter["operator"], &letter["jobName"]), (&operator.into(), &"Failing".into()));
+            assert_eq!(letter["attempt"], 0);
+        }
+    }
+}
+
+#[test]
+fn rows_that_user_code_refuses_follow_the_policy() {
+    let mut lines = String::new();
+    for number in 0..1000 {
+        lines.push_str(&match number {
+            7 => "seven\n".to_owned(),
+            500 => "\n".to_owned(),
+            // The last line, without its end.
+            999 => "12x".to_owned(),
+            number => format!("{number}\n"),
+        });
+    }
+    let refused = [
+        (8, "\"seven\" is no number: invalid digit found in string", "seven"),
+        (501, "\"\" is no number: cannot parse integer from empty string", ""),
+        (1000, "\"12x\" is no number", "12x"),
+    ];
+    let rows: Vec<String> =
+        (0..999).filter(|number| ![7, 500].contains(number)).map(|number| (2 * number).to_string()).collect();
+    let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
+    Case::new("--lines", lines.as_bytes()).check("Double", &rows, &refused);
+}
+
+#[test]
+fn json_lines_that_do_not_fit_are_named_by_file_line_and_field() {
+    let content = concat!(
+        "{\"id\":1,\"name\":\"a\"}\n",
+        "{\"id\":\"x\",\"name\":\"b\"}\n",
+        "{\"other\":[1,{}],\"name\":\"c\",\"id\":3}\r\n",
+        "{\"id\":4}\n",
+        "{\"id\":-5,\"name\":\"e\"}\n",
+        "not json\n",
+        "{\"id\":7,\"name\":\"g\"}",
+    );
+    let refused = [
+        (2, "column 7, field \"id\": expected u64, found a string", "{\"id\":\"x\",\"name\":\"b\"}"),
+        (4, "field \"name\": the field is missing", "{\"id\":4}"),
+        (5, "column 7, field \"id\": -5 is out of range for u64", "{\"id\":-5,\"name\":\"e\"}"),
+        (6, "column 1: expected an object", "not json"),
+    ];
+    Case::new("--json", content.as_bytes()).check("Source: File", &["1 a", "3 c", "7 g"], &refused);
+}
+
+#[test]
+fn csv_lines_that_do_not_fit_are_named_by_file_line_and_field() {
+    let content = "1,a\nx,b\n3\n4,\"d,\"\"d\"\n18446744073709551616,e\n";
+    let refused = [
+        (2, "column 1, field \"id\": expected u64, a whole number from 0 to 18446744073709551615, found \"x\"", "x,b"),
+        (3, "field \"name\": the column is missing", "3"),
+        (5, "field \"id\": expected u64", "18446744073709551616,e"),
+    ];
+    Case::new("--csv", content.as_bytes()).check("Source: File", &["1 a", "4 d,\"d"], &refused);
+}
