@@ -1,5 +1,7 @@
 # `make demo` and `make test` work on a machine with git, make, a C compiler and
-# rustup's stable Rust; what else they need they install or build.
+# rustup's stable Rust; what else they need they install or build. All builds are of
+# the whole workspace, so that dependencies have the same features in each and
+# wasmtime is compiled once.
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -24,7 +26,7 @@ demo: build
 build: engine plugins
 
 engine:
-	$(CARGO) build --release -p engine -p engine-benches
+	$(CARGO) build --release --workspace
 
 plugins:
 	scripts/build-plugins.sh $(PLUGINS)

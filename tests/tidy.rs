@@ -14,11 +14,11 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("graph", &["base"]),
     ("protocol", &["base", "connector", "graph"]),
     ("wasm", &["base", "connector", "graph"]),
-    ("connector", &["base"]),
+    ("connector", &["base", "graph"]),
     ("task_manager", &["base", "connector", "graph", "protocol", "wasm"]),
     ("job_manager", &["base", "connector", "graph", "protocol"]),
     ("client", &["base", "connector", "graph", "protocol", "wasm"]),
-    ("rest", &["base", "client", "graph", "protocol", "wasm"]),
+    ("rest", &["base", "client", "connector", "graph", "protocol", "wasm"]),
 ];
 /// Names that hide what is inside.
 const VAGUE: &[&str] = &["util", "utils", "common", "helper", "helpers", "misc", "core", "types"];

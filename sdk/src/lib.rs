@@ -22,6 +22,20 @@
 
 extern crate self as engine_sdk;
 
+#[cfg(target_arch = "wasm32")]
+const VERSION: &[u8] = env!("CARGO_PKG_VERSION").as_bytes();
+
+/// Tells `engine inspect` by which version of the SDK a plugin was made.
+#[cfg(target_arch = "wasm32")]
+#[expect(unsafe_code, reason = "a custom section holds text that nothing executes")]
+#[used]
+#[unsafe(link_section = "engine-sdk")]
+static VERSION_SECTION: [u8; VERSION.len()] = {
+    let mut text = [0; VERSION.len()];
+    text.copy_from_slice(VERSION);
+    text
+};
+
 mod error;
 mod args;
 pub mod record;

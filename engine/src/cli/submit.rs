@@ -6,6 +6,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use clap::Args;
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     CliError, GlobalOptions, JobManagerOption, Outcome, Output,
@@ -311,20 +312,25 @@ pub(crate) async fn watch(client: &JobClient, job: JobId, clock: &Clock) -> Resu
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // The first tick comes at once, when there is nothing to show.
     ticks.tick().await;
+    // Made once, so that no Ctrl-C is missed between two looks.
+    let mut interrupts = signal(SignalKind::interrupt())?;
     let mut ended = std::pin::pin!(client.await_termination(job));
-    let mut is_cancelling = false;
+    let mut cancelling = std::pin::pin!(client.cancel(job));
+    let (mut is_cancelling, mut is_asked) = (false, false);
     let snapshot = loop {
         tokio::select! {
             snapshot = &mut ended => break snapshot?,
-            interrupted = tokio::signal::ctrl_c() => {
-                interrupted?;
+            _ = interrupts.recv() => {
                 progress.clear();
                 if is_cancelling {
                     return Err(CliError::Exit(INTERRUPTED));
                 }
                 is_cancelling = true;
                 say("cancelling the job; press Ctrl-C again to leave at once");
-                if let Err(error) = client.cancel(job).await {
+            }
+            asked = &mut cancelling, if is_cancelling && !is_asked => {
+                is_asked = true;
+                if let Err(error) = asked {
                     say(&format!("the job could not be cancelled: {:#}", anyhow::Error::from(error)));
                 }
             }

@@ -143,6 +143,7 @@ pub struct SlotOffers {
 /// What a JobMaster receives. The envelope's fence is the `JobMasterId`, except
 /// for answers to its registration.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[expect(clippy::large_enum_variant, reason = "control messages are few")]
 pub enum JobMasterMessage {
     /// The ResourceManager accepted the registration.
     RegisteredAtResourceManager(ResourceManagerId),

@@ -60,6 +60,7 @@ fn overview_entry(job: &JobOverview, now: i64) -> Value {
         "duration": duration(job.started.0, end, now),
         "last-modification": job.last_modified.0,
         "tasks": tasks,
+        // Flink 2's clients do not read a list without these.
         "jobType": "STREAMING",
         "schedulerType": "Default",
         "pending-operators": 0,

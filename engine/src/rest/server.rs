@@ -28,10 +28,16 @@ use tokio::{
 use super::{RestServices, RestState, error::RestError, routes};
 use crate::base::config::options;
 
-/// Connections at the same time; more wait to be accepted.
-const CONNECTIONS_MAX: usize = 512;
-/// Longest time in which the head of a request must come, and for which a connection may idle.
-const HEADER_TIME_MAX: Duration = Duration::from_secs(30);
+/// What clients may hold; tests choose less.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionLimits {
+    /// Connections at the same time; more wait to be accepted.
+    pub(crate) connections: usize,
+    /// Longest time in which the head of a request must come, and for which a connection may idle.
+    pub(crate) header_time: Duration,
+}
+
+const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { connections: 512, header_time: Duration::from_secs(30) };
 /// Longest time from a request's head to the end of its answer, the body's arrival included.
 pub(crate) const REQUEST_TIME_MAX: Duration = Duration::from_secs(120);
 /// Bytes of a request's head.
@@ -79,6 +85,10 @@ impl RestServer {
     /// # Errors
     /// Returns an error if the address cannot be listened on.
     pub async fn start(services: RestServices) -> Result<Self, RestServerError> {
+        Self::start_with(services, CONNECTION_LIMITS).await
+    }
+
+    pub(crate) async fn start_with(services: RestServices, limits: ConnectionLimits) -> Result<Self, RestServerError> {
         let host = services.configuration.get(&options::REST_ADDRESS);
         let port = u16::try_from(services.configuration.get(&options::REST_PORT)).unwrap_or(u16::MAX);
         let listener = TcpListener::bind((host.as_str(), port)).await.map_err(|source| {
@@ -95,7 +105,7 @@ impl RestServer {
         let state = RestState::new(services, format!("http://{address}")).map_err(RestServerError::Storage)?;
         let router = routes::router(Arc::new(state));
         let (stop, stopped) = watch::channel(false);
-        let accept_loop = tokio::spawn(accept(listener, router, stopped));
+        let accept_loop = tokio::spawn(accept(listener, router, limits, stopped));
         Ok(Self { address, stop, accept_loop })
     }
 
@@ -113,8 +123,8 @@ impl RestServer {
     }
 }
 
-async fn accept(listener: TcpListener, router: Router, mut stopped: watch::Receiver<bool>) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+async fn accept(listener: TcpListener, router: Router, limits: ConnectionLimits, mut stopped: watch::Receiver<bool>) {
+    let permits = Arc::new(Semaphore::new(limits.connections));
     let mut connections = JoinSet::new();
     loop {
         let permit = tokio::select! {
@@ -135,7 +145,7 @@ async fn accept(listener: TcpListener, router: Router, mut stopped: watch::Recei
         };
         let (router, stopped) = (router.clone(), stopped.clone());
         connections.spawn(async move {
-            serve(stream, router, stopped).await;
+            serve(stream, router, limits, stopped).await;
             drop(permit);
         });
         // Ended connections are forgotten, so that the set stays small.
@@ -148,10 +158,10 @@ async fn accept(listener: TcpListener, router: Router, mut stopped: watch::Recei
     }
 }
 
-async fn serve(stream: TcpStream, router: Router, mut stopped: watch::Receiver<bool>) {
+async fn serve(stream: TcpStream, router: Router, limits: ConnectionLimits, mut stopped: watch::Receiver<bool>) {
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIME_MAX)
+        .header_read_timeout(limits.header_time)
         .max_buf_size(HEADER_BYTES_MAX)
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));

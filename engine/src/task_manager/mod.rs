@@ -21,6 +21,7 @@ pub mod task_executor;
 
 /// What a task tells its TaskExecutor, which passes it on to the JobMaster.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[expect(clippy::large_enum_variant, reason = "events of a task are few")]
 pub enum TaskEvent {
     /// The task entered a state; after a terminal one its thread has ended.
     StateChanged(TaskExecutionStateUpdate),

@@ -1,3 +1,5 @@
+//! Rows dealt to subpartitions: sequences of Flink, order, flushing.
+
 use std::collections::VecDeque;
 
 use engine_rows::row::{self, Row, Rows};

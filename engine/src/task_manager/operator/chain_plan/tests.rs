@@ -1,3 +1,5 @@
+//! Which operators share a segment, and where its outputs lead.
+
 use super::*;
 use crate::{
     base::ids::{IntermediateDataSetId, JobVertexId, OperatorId},

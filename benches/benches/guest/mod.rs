@@ -1,0 +1,73 @@
+//! Guests without an engine around them: segments of the plugins in `target/plugins`.
+
+use std::path::Path;
+
+use engine::{
+    base::{clock::Timestamp, config::Configuration, stream_element::WatermarkStatus},
+    connector::Verdict,
+    graph::digest::graph_digest,
+    wasm::{
+        CancelFlag, EmitError, EmitTarget, LogLevel, PluginRuntime, PluginRuntimeConfig, Replay, SandboxLimits,
+        Segment, SegmentContext, SegmentOutput,
+    },
+};
+
+/// Takes the rows that a guest emits.
+pub struct Rows<F>(pub F);
+
+impl<F: FnMut(u32, &[u8]) + 'static> EmitTarget for Rows<F> {
+    fn emit(&mut self, _: u32, count: u32, rows: &[u8]) -> Result<(), EmitError> {
+        (self.0)(count, rows);
+        Ok(())
+    }
+
+    fn emit_watermark(&mut self, _: u32, _: Timestamp) {}
+
+    fn emit_watermark_status(&mut self, _: u32, _: WatermarkStatus) {}
+
+    fn reject_row(&mut self, _: u32, message: &str, _: &[u8]) -> Verdict {
+        panic!("a row was refused: {message}");
+    }
+
+    fn log(&mut self, _: LogLevel, message: &str) {
+        eprintln!("{message}");
+    }
+}
+
+/// Opens all operators of a program of one segment, which ends in one native sink.
+pub fn open<F>(plugin: &str, args: &[&str], rows: F) -> Segment<Rows<F>>
+where
+    F: FnMut(u32, &[u8]) + 'static,
+{
+    let configuration = Configuration::default();
+    let runtime =
+        PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).expect("the machine can run it");
+    let plugins = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/plugins");
+    let path = plugins.join(plugin).with_extension("wasm");
+    let content = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; `make plugins`", path.display()));
+    let admitted = runtime.admit(&content, plugin).expect("a plugin of ours");
+    let compiled = runtime.compile(&admitted).expect("a plugin of ours");
+    let limits = SandboxLimits::from_configuration(&configuration);
+    let args: Vec<String> = args.iter().copied().map(str::to_owned).collect();
+    let graph = compiled.plan(&args, &limits).expect("good arguments");
+    let nodes: Vec<u32> = graph.nodes.iter().filter(|node| node.operator.is_guest()).map(|node| node.id).collect();
+    let exits = graph.edges.iter().filter(|edge| nodes.contains(&edge.source) && !nodes.contains(&edge.target));
+    let outputs = exits.map(|edge| SegmentOutput {
+        node: edge.source,
+        side_output: edge.side_output.clone(),
+        selector: edge.selector,
+        channels: 1,
+    });
+    let context = SegmentContext {
+        job_name: "bench".to_owned(),
+        task_name: plugin.to_owned(),
+        subtask_index: 0,
+        parallelism: 1,
+        max_parallelism: 128,
+        attempt: 0,
+        outputs: outputs.collect(),
+        nodes,
+    };
+    let replay = Replay { args, graph_digest: graph_digest(&graph) };
+    Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), Rows(rows)).expect("it opens")
+}
