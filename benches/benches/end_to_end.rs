@@ -151,6 +151,9 @@ fn main() {
     let per_event = |seconds: f64| seconds / EVENTS as f64 * 1e9;
     println!("Nexmark q1, {EVENTS} events, CPU time, {RUNS} runs");
     println!("  plain loop        {plain:.3} s  {:.0} ns an event", per_event(plain));
-    println!("  engine submit -p 1 {engine:.3} s  {:.0} ns an event, of which start-up {start_up:.3} s", per_event(engine));
+    println!(
+        "  engine submit -p 1 {engine:.3} s  {:.0} ns an event, of which start-up {start_up:.3} s",
+        per_event(engine)
+    );
     println!("  ratio {:.2}, without start-up {:.2} (bound: 1.15)", engine / plain, (engine - start_up) / plain);
 }

@@ -3,11 +3,7 @@
 
 mod engine_process;
 
-use std::{
-    io::Read,
-    process::Stdio,
-    time::Instant,
-};
+use std::{io::Read, process::Stdio, time::Instant};
 
 use engine_process::{command, percentile, plugin_path};
 

@@ -3,11 +3,7 @@
 use std::path::Path;
 
 use engine::{
-    base::{
-        clock::Timestamp,
-        config::Configuration,
-        stream_element::WatermarkStatus,
-    },
+    base::{clock::Timestamp, config::Configuration, stream_element::WatermarkStatus},
     connector::Verdict,
     graph::digest::graph_digest,
     wasm::{
@@ -37,7 +33,6 @@ impl<F: FnMut(u32, &[u8]) + 'static> EmitTarget for Rows<F> {
         eprintln!("{message}");
     }
 }
-
 
 /// Opens all operators of a program of one segment, which ends in one native sink.
 pub fn open<F>(plugin: &str, args: &[&str], rows: F) -> Segment<Rows<F>>

@@ -65,7 +65,11 @@ pub fn task_starter_factory(runtime: Arc<PluginRuntime>) -> TaskStarterFactory {
         let runtime = Arc::clone(&runtime);
         let services = TaskServices {
             partitions: Arc::clone(&partitions),
-            plugins: Arc::new(JobPlugins { runtime: Arc::clone(&runtime), blobs: Arc::clone(&blobs), name: String::new() }),
+            plugins: Arc::new(JobPlugins {
+                runtime: Arc::clone(&runtime),
+                blobs: Arc::clone(&blobs),
+                name: String::new(),
+            }),
             connectors: Arc::new(NativeConnectors),
             artifacts: Arc::new(move |artifact| Ok(artifacts.path(artifact.digest))),
             guest_stack_bytes: runtime.stack_bytes_max(),
@@ -93,6 +97,9 @@ struct JobPlugins {
 
 impl PluginProvider for JobPlugins {
     fn plugin(&self, digest: BlobDigest) -> Result<SharedPlugin, FailureCause> {
+        if let Some(compiled) = self.runtime.compiled(digest, &self.name) {
+            return Ok(Arc::new(compiled));
+        }
         let content = self.blobs.get(digest).map_err(|error| unrecoverable("blob", &error))?;
         let admitted = self.runtime.admit(&content, &self.name).map_err(|error| unrecoverable(error.code(), &error))?;
         let compiled = self.runtime.compile(&admitted).map_err(|error| unrecoverable(error.code(), &error))?;
