@@ -1,8 +1,8 @@
 //! Keys: how a record is asked for its key, and the state kept by key.
 
-use std::{cell::RefCell, marker::PhantomData, rc::Rc};
+use std::{cell::RefCell, hint::black_box, marker::PhantomData, mem, rc::Rc};
 
-use engine_rows::key_hash::key_hash;
+use engine_rows::{key_hash::key_hash, row::Rows};
 use hashbrown::{HashTable, hash_table::Entry as TableEntry};
 
 use crate::record::{Key, Owned, Record};
@@ -100,6 +100,9 @@ where
     }
 }
 
+/// State of more bytes is taken not to fit into the cache of a core.
+const CACHED_BYTES_MAX: usize = 512 << 10;
+
 /// State by key of one operator, in the memory of the plugin.
 ///
 /// All access to keyed state goes through this type. Keys are kept encoded, one
@@ -110,6 +113,8 @@ pub(crate) struct KeyedState<V> {
     table: HashTable<u32>,
     entries: Vec<Entry<V>>,
     keys: Vec<u8>,
+    /// Entries of a batch, and then where their keys start.
+    ahead: Vec<usize>,
 }
 
 struct Entry<V> {
@@ -126,7 +131,24 @@ pub(crate) struct Slot(u32);
 
 impl<V> KeyedState<V> {
     pub(crate) fn new() -> Self {
-        Self { table: HashTable::new(), entries: Vec::new(), keys: Vec::new() }
+        Self { table: HashTable::new(), entries: Vec::new(), keys: Vec::new(), ahead: Vec::new() }
+    }
+
+    /// Loads what the rows of a batch will need into the cache, if the state is large.
+    ///
+    /// A lookup waits for memory three times, one after the other, and what follows it
+    /// depends on what it found. Here each step is taken for all rows, whose waits overlap.
+    pub(crate) fn load_ahead(&mut self, batch: &[u8]) {
+        let Self { table, entries, keys, ahead } = self;
+        if mem::size_of_val(&entries[..]) + keys.len() <= CACHED_BYTES_MAX {
+            return;
+        }
+        ahead.clear();
+        let rows = Rows::new(batch).map_while(Result::ok);
+        // Whatever entry comes first: another key has its place and its tag only seldom.
+        ahead.extend(rows.filter_map(|row| table.find(spread(row.key_hash), |_| true)).map(|index| *index as usize));
+        ahead.iter_mut().for_each(|at| *at = entries[*at].key_start);
+        black_box(ahead.iter().fold(0, |loaded, at| loaded ^ keys.get(*at).copied().unwrap_or(0)));
     }
 
     /// Finds the place of a key, and makes one if there is none.
@@ -135,7 +157,7 @@ impl<V> KeyedState<V> {
     /// Panics if there are 2^32 keys; the memory of a plugin cannot hold them.
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8]) -> Slot {
-        let Self { table, entries, keys } = self;
+        let Self { table, entries, keys, .. } = self;
         let is_same = |index: &u32| {
             let entry = &entries[*index as usize];
             entry.hash == hash && keys[entry.key_start..entry.key_end] == *key
@@ -199,6 +221,8 @@ fn spread(hash: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use engine_rows::row;
+
     use super::*;
 
     #[test]
@@ -212,5 +236,25 @@ mod tests {
         state.drain().for_each(|key, value| drained.push((key.to_owned(), value)));
         assert_eq!(drained, [(b"a".to_vec(), 4), (b"b".to_vec(), 2), (b"a".to_vec(), 3)]);
         state.drain().for_each(|_, _| panic!("drained twice"));
+    }
+
+    #[test]
+    fn loading_ahead_changes_nothing() {
+        let keys = 0..50_000_u32;
+        let mut state = KeyedState::new();
+        for key in keys.clone() {
+            let slot = state.slot(key, &key.to_le_bytes());
+            *state.value(slot) = Some(key);
+        }
+        assert!(CACHED_BYTES_MAX < state.entries.len() * size_of::<Entry<u32>>());
+        let mut batch = Vec::new();
+        for key_hash in [7, 49_999, 50_000, u32::MAX] {
+            row::append_with(&mut batch, key_hash, row::NO_TIMESTAMP, |_| {});
+        }
+        batch.push(0);
+        state.load_ahead(&batch);
+        let mut drained = Vec::new();
+        state.drain().for_each(|_, value| drained.push(value));
+        assert_eq!(drained, keys.collect::<Vec<_>>());
     }
 }

@@ -148,6 +148,9 @@ struct JobPlugins {
 
 impl PluginProvider for JobPlugins {
     fn plugin(&self, digest: BlobDigest) -> Result<SharedPlugin, FailureCause> {
+        if let Some(compiled) = self.runtime.compiled(digest, &self.name) {
+            return Ok(Arc::new(compiled));
+        }
         let content = self.blobs.get(digest).map_err(|error| unrecoverable("blob", &error))?;
         let admitted = self.runtime.admit(&content, &self.name).map_err(|error| unrecoverable(error.code(), &error))?;
         let compiled = self.runtime.compile(&admitted).map_err(|error| unrecoverable(error.code(), &error))?;

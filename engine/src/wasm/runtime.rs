@@ -195,18 +195,28 @@ impl PluginRuntime {
     /// Returns an error if the compiler fails or takes too long.
     pub fn compile(&self, plugin: &AdmittedPlugin) -> Result<Arc<CompiledPlugin>, CompileError> {
         let code = self.code(plugin)?;
+        Ok(self.plugin(plugin.digest(), &plugin.name, code))
+    }
+
+    /// The plugin of this digest, if its code is in memory: it was admitted and compiled
+    /// in this process then. `name` is its file name, for messages.
+    pub fn compiled(&self, digest: BlobDigest, name: &str) -> Option<Arc<CompiledPlugin>> {
+        let slot = {
+            let plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(plugins.by_digest.get(&digest)?)
+        };
+        let code = slot.lock().unwrap_or_else(PoisonError::into_inner).upgrade()?;
+        Some(self.plugin(digest, name, code))
+    }
+
+    fn plugin(&self, digest: BlobDigest, name: &str, code: Arc<PluginCode>) -> Arc<CompiledPlugin> {
         let template = InstanceTemplate {
-            plugin: plugin.name.clone(),
+            plugin: name.to_owned(),
             pre: code.pre.clone(),
             exports: code.exports,
             ticker: Arc::clone(&self.ticker),
         };
-        Ok(Arc::new(CompiledPlugin {
-            digest: plugin.digest(),
-            template: Arc::new(template),
-            clock: self.clock.clone(),
-            code,
-        }))
+        Arc::new(CompiledPlugin { digest, template: Arc::new(template), clock: self.clock.clone(), code })
     }
 
     fn code(&self, plugin: &AdmittedPlugin) -> Result<Arc<PluginCode>, CompileError> {

@@ -216,6 +216,10 @@ where
     S: KeySelector<T, K>,
     A: Fold<T>,
 {
+    fn begin_batch(&mut self, rows: &[u8]) {
+        self.state.load_ahead(rows);
+    }
+
     #[inline(always)]
     fn process(
         &mut self,
@@ -268,6 +272,10 @@ where
     S: KeySelector<T, K>,
     A: Fold<T>,
 {
+    fn begin_batch(&mut self, rows: &[u8]) {
+        self.0.state.load_ahead(rows);
+    }
+
     #[inline(always)]
     fn process(
         &mut self,
@@ -333,6 +341,10 @@ where
     S: KeySelector<T, K>,
     F: Fn(T, T) -> T + 'static,
 {
+    fn begin_batch(&mut self, rows: &[u8]) {
+        self.state.load_ahead(rows);
+    }
+
     #[inline(always)]
     fn process(&mut self, record: T, element: Element, out: &mut Collector<T>, _: &mut SideOutputs) {
         let reduced = self.reduce(record, element).clone();
@@ -361,6 +373,10 @@ where
     S: KeySelector<T, K>,
     F: Fn(T, T) -> T + 'static,
 {
+    fn begin_batch(&mut self, rows: &[u8]) {
+        self.0.state.load_ahead(rows);
+    }
+
     #[inline(always)]
     fn process(&mut self, record: T, element: Element, _: &mut Collector<T>, _: &mut SideOutputs) {
         self.0.reduce(record, element);

@@ -69,6 +69,9 @@ pub(crate) trait Function<T: Record + ?Sized, U: Record + ?Sized>: 'static {
         side_outputs: &mut SideOutputs,
     );
 
+    /// Called with a batch of rows before each of them is processed.
+    fn begin_batch(&mut self, _rows: &[u8]) {}
+
     /// Called before the watermark is forwarded.
     fn process_watermark(&mut self, _timestamp: i64, _out: &mut Collector<U>) {}
 
@@ -126,6 +129,7 @@ where
     }
 
     fn process_rows(&mut self, batch: &[u8]) {
+        self.function.begin_batch(batch);
         for (index, row) in (0_u32..).zip(Rows::new(batch)) {
             current::enter_row(index);
             let row = match row {
