@@ -195,13 +195,9 @@ struct Cleanup {
 enum Phase {
     Running,
     /// Jobs are being cancelled.
-    ShuttingDown {
-        deadline: Timestamp,
-    },
+    ShuttingDown { deadline: Timestamp },
     /// Jobs are being suspended.
-    Stopping {
-        deadline: Timestamp,
-    },
+    Stopping { deadline: Timestamp },
     Stopped,
 }
 
@@ -291,7 +287,9 @@ impl Dispatcher {
             DispatcherMessage::Request(..) => !is_own_fence,
             DispatcherMessage::Stop(_) => !is_own_fence || envelope.from != Address::Dispatcher,
             DispatcherMessage::JobStatusChanged(changed) => !is_led(&changed.overview.job, &changed.job_master),
-            DispatcherMessage::JobTerminated(terminated) => !is_led(&terminated.details.job, &terminated.job_master),
+            DispatcherMessage::JobTerminated(terminated) => {
+                !is_led(&terminated.details.job, &terminated.job_master)
+            }
             DispatcherMessage::JobMasterFailed(failed) => !is_led(&failed.job, &failed.job_master),
             DispatcherMessage::JobMasterClosed(job, job_master) => !is_led(job, job_master),
             // Found by their numbers, which are given once per leadership.
@@ -406,7 +404,8 @@ impl Dispatcher {
         let no_leader = || DispatcherError::NoLeader(format!("JobMaster of job {job}"));
         let contender = self.election.contend(Address::JobMaster(job)).map_err(|_| no_leader())?;
         let Some(Fence::JobMaster(job_master)) = contender.session() else { return Err(no_leader()) };
-        let runner = JobMasterRunner::new(graph.clone(), job_master, contender, Arc::clone(&self.job_master_factory));
+        let runner =
+            JobMasterRunner::new(graph.clone(), job_master, contender, Arc::clone(&self.job_master_factory));
         let overview = JobOverview {
             job,
             name: graph.name.clone(),
@@ -417,7 +416,8 @@ impl Dispatcher {
             tasks: BTreeMap::new(),
         };
         tracing::info!(%job, name = graph.name, ?origin, "starting the JobMaster");
-        let known = Job { graph, job_master, origin, phase: JobPhase::Initializing, overview, waiting: Vec::new() };
+        let known =
+            Job { graph, job_master, origin, phase: JobPhase::Initializing, overview, waiting: Vec::new() };
         self.jobs.insert(job, known);
         (self.spawn)(job, job_master, Box::new(runner));
         Ok(())
@@ -626,11 +626,8 @@ impl Dispatcher {
     }
 
     fn expire_questions(&mut self, now: Timestamp) {
-        let expired: Vec<Question> = self
-            .questions
-            .extract_if(.., |_, question| question.deadline <= now)
-            .map(|(_, question)| question)
-            .collect();
+        let expired: Vec<Question> =
+            self.questions.extract_if(.., |_, question| question.deadline <= now).map(|(_, question)| question).collect();
         for question in expired {
             let waited = format_duration(ASK_TIMEOUT);
             let who = match question.about {
@@ -847,7 +844,8 @@ pub(crate) fn details_of_graph(
         operators: vertex.operators.iter().map(|chained| (chained.node.id, chained.node.name.clone())).collect(),
         subtasks: Vec::new(),
     });
-    let root_failure = failure.map(|cause| FailureEntry { time: changed, cause, task_name: None, task_executor: None });
+    let root_failure =
+        failure.map(|cause| FailureEntry { time: changed, cause, task_name: None, task_executor: None });
     JobDetails {
         job: graph.job_id,
         name: graph.name.clone(),

@@ -85,7 +85,8 @@ impl JobGraphStore {
         if !self.owned.contains(&job) && self.directory.join(&name).exists() {
             return Err(JobGraphStoreError::NotOwned(job));
         }
-        let bytes = wire::encode_as(FORMAT, graph).map_err(|problem| JobGraphStoreError::Encode { job, problem })?;
+        let bytes =
+            wire::encode_as(FORMAT, graph).map_err(|problem| JobGraphStoreError::Encode { job, problem })?;
         storage::write_file(&self.directory, &name, &bytes, self.durability)?;
         self.owned.insert(job);
         Ok(())
@@ -98,11 +99,8 @@ impl JobGraphStore {
     pub fn recover(&mut self, job: JobId) -> Result<Option<JobGraph>, JobGraphStoreError> {
         let path = self.directory.join(file_name(job));
         let Some(bytes) = storage::read_file(&path)? else { return Ok(None) };
-        let graph: JobGraph = wire::decode_as(FORMAT, &bytes).map_err(|problem| JobGraphStoreError::Damaged {
-            job,
-            path: path.clone(),
-            problem,
-        })?;
+        let graph: JobGraph = wire::decode_as(FORMAT, &bytes)
+            .map_err(|problem| JobGraphStoreError::Damaged { job, path: path.clone(), problem })?;
         if graph.job_id != job {
             return Err(JobGraphStoreError::Misplaced { found: graph.job_id, path });
         }

@@ -129,7 +129,8 @@ impl JobResultStore {
             let path = self.directory.join(name);
             let Some(bytes) = storage::read_file(&path)? else { continue };
             let damaged = |problem: String| JobResultStoreError::Damaged { job, path: path.clone(), problem };
-            let stored: StoredResult = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+            let stored: StoredResult =
+                serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
             if stored.version != VERSION {
                 return Err(damaged(format!("version {}, where {VERSION} is read", stored.version)));
             }

@@ -203,7 +203,8 @@ impl Contender {
     pub fn confirm(&self, session: Fence) -> bool {
         let state = self.election.lock();
         let Some(component) = state.components.get(&self.address) else { return false };
-        let is_current = component.contender == Some(self.registration) && *component.granted.borrow() == Some(session);
+        let is_current =
+            component.contender == Some(self.registration) && *component.granted.borrow() == Some(session);
         if is_current {
             component.published.send_replace(Some(session));
         }

@@ -74,7 +74,11 @@ impl StorageDir {
         Self::lock(directory.path().to_owned(), Durability::Temporary, Some(directory))
     }
 
-    fn lock(path: PathBuf, durability: Durability, temporary: Option<tempfile::TempDir>) -> Result<Self, StorageError> {
+    fn lock(
+        path: PathBuf,
+        durability: Durability,
+        temporary: Option<tempfile::TempDir>,
+    ) -> Result<Self, StorageError> {
         create_dir(&path)?;
         let lock_path = path.join(LOCK_FILE);
         let lock = File::create(&lock_path).map_err(io_error("create", &lock_path))?;
@@ -118,8 +122,10 @@ pub(super) fn write_file(
     durability: Durability,
 ) -> Result<(), StorageError> {
     let path = directory.join(name);
-    let mut file =
-        tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(directory).map_err(io_error("write", &path))?;
+    let mut file = tempfile::Builder::new()
+        .prefix(TEMPORARY_PREFIX)
+        .tempfile_in(directory)
+        .map_err(io_error("write", &path))?;
     file.write_all(bytes).map_err(io_error("write", &path))?;
     if durability == Durability::Synced {
         file.as_file().sync_all().map_err(io_error("flush", &path))?;
@@ -130,7 +136,12 @@ pub(super) fn write_file(
 }
 
 /// Renames a file within a directory, replacing what has the new name.
-pub(super) fn rename_file(directory: &Path, from: &str, to: &str, durability: Durability) -> Result<(), StorageError> {
+pub(super) fn rename_file(
+    directory: &Path,
+    from: &str,
+    to: &str,
+    durability: Durability,
+) -> Result<(), StorageError> {
     let path = directory.join(from);
     fs::rename(&path, directory.join(to)).map_err(io_error("rename", &path))?;
     sync_dir(directory, durability)
@@ -187,10 +198,9 @@ mod tests {
         let path = parent.path().join("state");
         let first = StorageDir::open(&path).unwrap();
         let refused = StorageDir::open(&path).unwrap_err().to_string();
-        assert_eq!(
-            refused,
-            format!("{} is in use by another process: end it, or choose another directory", { path.display() })
-        );
+        assert_eq!(refused, format!("{} is in use by another process: end it, or choose another directory", {
+            path.display()
+        }));
         drop(first);
         StorageDir::open(&path).unwrap();
     }

@@ -21,16 +21,14 @@ use crate::{
     base::{
         clock::{Clock, Timestamp},
         config::Configuration,
-        ids::{
-            AllocationId, DispatcherId, ExecutionAttemptId, JobId, JobMasterId, ResourceId, ResourceManagerId, SlotId,
-        },
+        ids::{AllocationId, DispatcherId, ExecutionAttemptId, JobId, JobMasterId, ResourceId, ResourceManagerId, SlotId},
         status::JobStatus,
     },
     job_manager::{
         blob_store::BlobStore,
         dispatcher::{Dispatcher, DispatcherConfig, DispatcherParts},
         job_graph_store::JobGraphStore,
-        job_master_runner::{JobMasterFactory, job_master_closed},
+        job_master_runner::{job_master_closed, JobMasterFactory},
         job_result_store::JobResultStore,
         leader_election::{Contender, LeaderElection},
         resource_manager::{ResourceManager, ResourceManagerConfig},

@@ -949,7 +949,9 @@ impl Endpoint for TaskExecutor {
             ResourceManagerConnection::Registering { since, next_try, .. } => {
                 next_try.min(since.plus(self.config.registration_timeout))
             }
-            ResourceManagerConnection::Registered { last_heard, .. } => last_heard.plus(self.config.heartbeat_timeout),
+            ResourceManagerConnection::Registered { last_heard, .. } => {
+                last_heard.plus(self.config.heartbeat_timeout)
+            }
         };
         let job_masters =
             self.jobs.values().map(|connection| connection.last_heard.plus(self.config.heartbeat_timeout));

@@ -191,7 +191,8 @@ impl ResourceManager {
         let TaskExecutorRegistration { report, cpu_cores, memory_bytes } = registration;
         let id = report.task_executor.clone();
         self.slot_manager.register(&report, cpu_cores, memory_bytes);
-        self.task_executors.insert(id.clone(), RegisteredTaskExecutor { cpu_cores, memory_bytes, last_heartbeat: now });
+        self.task_executors
+            .insert(id.clone(), RegisteredTaskExecutor { cpu_cores, memory_bytes, last_heartbeat: now });
         self.is_check_due = true;
         vec![self.to_task_executor(id, TaskExecutorMessage::RegisteredAtResourceManager(self.id))]
     }

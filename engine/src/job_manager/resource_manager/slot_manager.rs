@@ -43,16 +43,8 @@ pub type AllocationSource = Box<dyn FnMut() -> AllocationId + Send>;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Slot {
     Free,
-    Pending {
-        job: JobId,
-        job_master: JobMasterId,
-        allocation: AllocationId,
-        resend_at: Timestamp,
-    },
-    Allocated {
-        job: JobId,
-        allocation: AllocationId,
-    },
+    Pending { job: JobId, job_master: JobMasterId, allocation: AllocationId, resend_at: Timestamp },
+    Allocated { job: JobId, allocation: AllocationId },
     /// Refused by its TaskExecutor; the next report tells what it is.
     Unknown,
 }
@@ -110,7 +102,8 @@ impl SlotManager {
     /// Enters a TaskExecutor, in place of its former registration.
     pub fn register(&mut self, report: &SlotReport, cpu_cores: u32, memory_bytes: u64) {
         let count = report.slots.len().max(1) as u64;
-        let profile = ResourceProfile { cpu_cores: f64::from(cpu_cores) / count as f64, memory: memory_bytes / count };
+        let profile =
+            ResourceProfile { cpu_cores: f64::from(cpu_cores) / count as f64, memory: memory_bytes / count };
         let slots = report.slots.iter().map(|slot| reported(*slot)).collect();
         self.task_executors.insert(report.task_executor.clone(), TaskExecutorSlots { profile, slots });
     }
@@ -170,9 +163,16 @@ impl SlotManager {
     }
 
     /// Replaces what a job needs.
-    pub fn declare(&mut self, job: JobId, job_master: JobMasterId, declared: &[(Option<ResourceProfile>, u32)]) {
-        let mut slots: Vec<_> =
-            declared.iter().flat_map(|(profile, count)| std::iter::repeat_n(*profile, *count as usize)).collect();
+    pub fn declare(
+        &mut self,
+        job: JobId,
+        job_master: JobMasterId,
+        declared: &[(Option<ResourceProfile>, u32)],
+    ) {
+        let mut slots: Vec<_> = declared
+            .iter()
+            .flat_map(|(profile, count)| std::iter::repeat_n(*profile, *count as usize))
+            .collect();
         // Those who take what others cannot come last.
         slots.sort_by(|left, right| size(*right).total_cmp(&size(*left)));
         if slots.is_empty() {
@@ -231,8 +231,11 @@ impl SlotManager {
     fn check_job(&mut self, job: JobId, now: Timestamp, result: &mut CheckResult) {
         let requirements = &self.requirements[&job];
         let job_master = requirements.job_master;
-        let held: Vec<ResourceProfile> =
-            self.slots().filter(|(_, _, slot)| slot.job() == Some(job)).map(|(_, profile, _)| profile).collect();
+        let held: Vec<ResourceProfile> = self
+            .slots()
+            .filter(|(_, _, slot)| slot.job() == Some(job))
+            .map(|(_, profile, _)| profile)
+            .collect();
         let missing = missing(&requirements.slots, held);
         let (wanted, missing_count) = (requirements.slots.len(), missing.len());
         let mut requests = Vec::new();
