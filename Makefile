@@ -41,8 +41,12 @@ lint:
 fmt:
 	$(CARGO) fmt --all
 
+# Criterion's usual eight seconds for each figure would make it half an hour.
+BENCH_TIME := --warm-up-time 0.5 --measurement-time 1.5 --sample-size 20
+
 bench: build
-	$(CARGO) bench -p engine-benches
+	$(CARGO) bench -p engine-benches $(foreach bench,codec local_edge guest_call operator_chain,--bench $(bench)) -- $(BENCH_TIME)
+	$(CARGO) bench -p engine-benches $(foreach bench,startup end_to_end latency idle_jobs,--bench $(bench))
 
 bench-flink: build
 	benches/flink/compare.py

@@ -3,16 +3,23 @@
 
 mod engine_process;
 
-use std::{io::Read, process::Stdio, time::Instant};
+use std::{
+    fs::File,
+    io::{BufWriter, Read},
+    path::Path,
+    process::Stdio,
+    time::Instant,
+};
 
 use engine_process::{command, percentile, plugin_path};
 
 const RUNS: usize = 21;
+const EVENTS: u64 = 100;
 
-fn first_row_millis() -> f64 {
+fn first_row_millis(input: &Path) -> f64 {
     let plugin = plugin_path("nexmark");
-    let plugin = plugin.to_str().expect("a UTF-8 path");
-    let mut command = command(&["submit", "-p", "1", plugin, "--query", "q0", "--events", "100"]);
+    let [plugin, input] = [&plugin, input].map(|path| path.to_str().expect("a UTF-8 path"));
+    let mut command = command(&["submit", "-p", "1", plugin, "--query", "q0", "--input", input]);
     let start = Instant::now();
     let mut engine = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the engine starts");
     let mut rows = engine.stdout.take().expect("piped");
@@ -24,9 +31,12 @@ fn first_row_millis() -> f64 {
 }
 
 fn main() {
+    let input = Path::new(env!("CARGO_TARGET_TMPDIR")).join("first-events");
+    let file = BufWriter::new(File::create(&input).expect("a directory of ours"));
+    engine_benches::write_nexmark(0..EVENTS, file).expect("written");
     // The first run may have to compile the plugin.
-    first_row_millis();
-    let mut millis: Vec<f64> = (0..RUNS).map(|_| first_row_millis()).collect();
+    first_row_millis(&input);
+    let mut millis: Vec<f64> = (0..RUNS).map(|_| first_row_millis(&input)).collect();
     millis.sort_by(f64::total_cmp);
     println!(
         "start-up to the first row, {RUNS} runs: median {:.1} ms, least {:.1} ms, most {:.1} ms (bound: 50 ms)",

@@ -23,6 +23,10 @@ use crate::{
 /// Options of every source that reads text.
 pub(super) const FORMAT_OPTIONS: [&str; 3] = ["format", "csv-delimiter", "csv-header"];
 
+/// Room for the row that makes a batch full: without it, most batches would be copied to
+/// twice the room for their last row.
+const LAST_ROW_BYTES: usize = 1 << 10;
+
 /// How lines are decoded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Format {
@@ -366,7 +370,8 @@ fn decode_text(
     refuse: &mut Refuse<'_>,
     read: &mut ReadLine<'_>,
 ) -> Result<RecordBatch, ConnectorError> {
-    let mut data = Vec::with_capacity(limits.bytes_max.min(undecoded.text.len() - undecoded.at));
+    let wanted = limits.bytes_max.saturating_add(LAST_ROW_BYTES);
+    let mut data = Vec::with_capacity(wanted.min(undecoded.text.len() - undecoded.at));
     let mut count: u32 = 0;
     let start = undecoded.at;
     for line_end in memchr::memchr_iter(b'\n', &undecoded.text.as_bytes()[start..]) {
