@@ -27,7 +27,8 @@ FLINK_VERSION = "2.3.0"
 SMALL = 2_000_000
 LARGE = 10_000_000
 PARALLELISM = 2
-HEAPS_MB = [96, 128, 192, 256, 384, 512, 768, 1024]
+WORDS_PER_LINE = 10
+HEAPS_MB = [128, 192, 256, 384, 512, 1024]
 QUERIES = ["q0", "q1", "q2", "word-count"]
 OPENED = ["java.base/java.util", "java.base/java.lang", "java.base/java.time"]
 
@@ -67,13 +68,14 @@ def fetch_flink():
 
 
 def write_input(kind, count):
-    """Writes `count` events in as many files as subtasks; returns the files."""
+    """Writes `count` events (bids and the like, or words) in as many files as subtasks; returns the files."""
     prefix = os.path.join(WORK, f"{kind}-{count}")
     files = [f"{prefix}-{part}" for part in range(PARALLELISM)]
     if not all(os.path.exists(file) for file in files):
         print(f"writing {count} {kind} events", flush=True)
         generate = os.path.join(ROOT, "target", "release", "generate")
-        subprocess.run([generate, kind, str(count), str(PARALLELISM), prefix + ".partial"], check=True)
+        lines = count // WORDS_PER_LINE if kind == "words" else count
+        subprocess.run([generate, kind, str(lines), str(PARALLELISM), prefix + ".partial"], check=True)
         for part, file in enumerate(files):
             os.rename(f"{prefix}.partial-{part}", file)
     return files

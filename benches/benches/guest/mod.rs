@@ -25,7 +25,7 @@ impl<F: FnMut(u32, &[u8]) + 'static> EmitTarget for Rows<F> {
 
     fn emit_watermark_status(&mut self, _: u32, _: WatermarkStatus) {}
 
-    fn reject_row(&mut self, _: u32, message: &str, _: &[u8]) -> Verdict {
+    fn reject_row(&mut self, _: u32, _: Option<u32>, message: &str, _: &[u8]) -> Verdict {
         panic!("a row was refused: {message}");
     }
 
