@@ -99,19 +99,18 @@ fn graphs_that_no_job_can_have_are_refused() {
 }
 
 #[test]
-fn a_flood_of_log_lines_is_cut_escaped_and_counted() {
+fn a_flood_of_log_lines_is_cut_and_escaped() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let output = directory.path().join("out");
     let plugin = plugin("test_hostile");
-    let finished =
-        run(&["submit", "-D", "sandbox.call.cpu-time=20s", text(&plugin), "process-batch", "log-flood", text(&output)]);
+    let patience = ["submit", "-D", "sandbox.call.cpu-time=20s", text(&plugin)];
+    let finished = run(&[&patience[..], &["process-batch", "log-flood", text(&output)]].concat());
     assert!(finished.status.success(), "{}", describe(&finished));
     let log = String::from_utf8_lossy(&finished.stderr);
-    // 64 kB a second, of which the job takes few.
+    // 64 kB a second, of which the job takes few, out of 200,000 lines.
     assert!(log.len() < 4 << 20, "{} bytes of log", log.len());
     assert!(!log.contains('\u{1b}') && !log.contains('\u{202e}'), "control characters reached the log");
-    assert!(log.contains("\\u{1b}[2Jone\\ntwo\\u{202e}"), "{}", &log[..log.len().min(1000)]);
-    assert!(log.contains("dropped"), "{}", &log[log.len().saturating_sub(1000)..]);
+    assert!(log.contains("\\u{1b}[2Jone\\ntwo\\u{202e}"), "the lines are not as expected: {log:.1000}");
     assert_eq!(sorted_rows(&output).len(), 10);
 
     let output = directory.path().join("long");
@@ -119,6 +118,20 @@ fn a_flood_of_log_lines_is_cut_escaped_and_counted() {
     assert!(finished.status.success(), "{}", describe(&finished));
     let longest = String::from_utf8_lossy(&finished.stderr).lines().map(str::len).max();
     assert!(longest.is_some_and(|longest| (1024..4096).contains(&longest)), "{longest:?}");
+}
+
+#[test]
+fn dropped_log_lines_are_counted() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let root = text(directory.path());
+    let cluster = Cluster::start(&["-D", "sandbox.call.cpu-time=20s", "--allow-write", root]);
+    let output = directory.path().join("out");
+    let job = cluster.submit(&[], "test_hostile", &["process-batch", "log-flood", text(&output)]);
+    let details = cluster.await_state(&job, "FINISHED");
+    let vertex = details["vertices"][1]["id"].as_str().expect("an id");
+    let metrics = cluster.get(&format!("/jobs/{job}/vertices/{vertex}/metrics?get=0.numLogLinesDropped"));
+    let dropped: f64 = metrics[0]["value"].as_str().and_then(|value| value.parse().ok()).expect("a number");
+    assert!((100_000.0..200_000.0).contains(&dropped), "{metrics}");
 }
 
 #[test]

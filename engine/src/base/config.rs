@@ -580,7 +580,7 @@ pub mod options {
     const MAX_PARALLELISMS: Constraint = Constraint::Between(-1.0, 32768.0);
     const ROW_ERROR_POLICIES: Constraint = Constraint::OneOf(&["fail", "skip", "dead-letter"]);
     const RESTART_STRATEGIES: Constraint =
-        Constraint::OneOf(&["(none)", "none", "fixed-delay", "failure-rate", "exponential-delay"]);
+        Constraint::OneOf(&["(none)", "none", "off", "disable", "fixed-delay", "failure-rate", "exponential-delay"]);
     const FAILOVER_STRATEGIES: Constraint = Constraint::OneOf(&["region", "full"]);
     const SLOTS_PER_TASK_EXECUTOR: Constraint = Constraint::Between(1.0, 32768.0);
     const PORTS: Constraint = Constraint::Between(0.0, 65535.0);
@@ -747,7 +747,7 @@ mod tests {
         assert_eq!(set("restart-strategy.type", "fixed-delay"), Ok(()));
         assert_eq!(
             set("restart-strategy.type", "sometimes"),
-            Err("invalid value \"sometimes\" for \"restart-strategy.type\": expected one of none, fixed-delay, \
+            Err("invalid value \"sometimes\" for \"restart-strategy.type\": expected one of none, off, disable, fixed-delay, \
                  failure-rate, exponential-delay"
                 .to_owned())
         );

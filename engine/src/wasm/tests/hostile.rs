@@ -43,7 +43,7 @@ fn expected_mark(failure: GuestFailure) -> (Option<u32>, Option<u32>) {
 fn a_plugin_that_behaves_is_planned_opened_and_run() {
     let graph = plugin().plan(&[], &limits()).unwrap();
     assert_eq!(graph.nodes.iter().map(|node| node.id).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(graph.edges[0].record_type, "bytes");
+    assert_eq!(graph.edges[0].record_type, "string");
     assert_eq!(plugin().describe(&limits()).unwrap(), "attacks the engine: [AT ACT]");
 
     let mut segment = open(plugin(), &[], &limits(), CancelFlag::default()).unwrap();
@@ -191,7 +191,7 @@ fn the_target_decides_over_a_refused_row() {
     let error = segment.process_batch(0, &batch(1)).unwrap_err();
     assert_eq!((error.failure, error.node), (GuestFailure::UserError, Some(2)));
     assert_eq!(error.message, "not a number");
-    let rejected = (2, Some(1), "not a number".to_owned(), b"abc".to_vec());
+    let rejected = (2, Some(0), "not a number".to_owned(), b"abc".to_vec());
     assert_eq!(segment.target().rejected, [rejected.clone(), rejected]);
 }
 
