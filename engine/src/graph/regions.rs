@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn regions_equal_flinks() {
-        let vectors: Vectors = serde_json::from_str(include_str!("../../tests-data/regions.json")).unwrap();
+        let vectors: Vectors = serde_json::from_str(include_str!("../../tests-data/job_master/failover.json")).unwrap();
         assert_eq!(vectors.scenarios.len(), 6);
         for scenario in vectors.scenarios {
             let index = |name: &String| scenario.vertices.iter().position(|vertex| vertex == name).unwrap();
