@@ -130,3 +130,11 @@ fn every_module_stands_in_the_architecture_page() {
         }
     }
 }
+
+#[test]
+fn the_plugin_in_the_readme_is_one_that_is_built() {
+    let read = |path: &str| fs::read_to_string(workspace().join(path)).expect("readable");
+    let (readme, plugin) = (read("README.md"), read("plugins/running_counts/src/lib.rs"));
+    let code = plugin.split_once("\n\n").expect("code follows the module documentation").1;
+    assert!(readme.contains(code), "README.md shows another program than plugins/running_counts/src/lib.rs");
+}

@@ -273,19 +273,22 @@ impl<T: Record + ?Sized> DataStream<T> {
         stream
     }
 
+    /// The stream with an operator of the plugin behind each native source. Records are
+    /// dealt as before, now by that operator, which runs beside its source.
     fn with_guest_origins(&self, name: &str) -> Self {
         let mut stream = self.clone();
         for origin in &mut stream.origins {
             if !self.graph.borrow().is_native(origin.node) {
                 continue;
             }
-            let source = Self { graph: self.graph.clone(), origins: vec![origin.clone()], _record: PhantomData };
+            let beside = Origin { partitioner: None, ..origin.clone() };
+            let source = Self { graph: self.graph.clone(), origins: vec![beside], _record: PhantomData };
             let identity: Self = source.operator(name, "Identity", || Identity);
             let mut graph = self.graph.borrow_mut();
             let parallelism = graph.node(origin.node).and_then(|node| node.parallelism);
             let added = identity.origins[0].node;
             graph.node_mut(added).parallelism = parallelism;
-            *origin = Origin { node: added, side_output: None, partitioner: None, selector: None };
+            *origin = Origin { node: added, side_output: None, partitioner: origin.partitioner, selector: None };
         }
         stream
     }

@@ -71,6 +71,12 @@ fn every_edge_carries_what_it_promises() {
         for numbers in broadcast.values() {
             assert_eq!(sorted([numbers]), all, "broadcast");
         }
+        let few: Vec<i64> = (0..100).collect();
+        let from_source = parts("source-broadcast");
+        assert_eq!(from_source.len(), parallelism as usize);
+        assert!(from_source.values().all(|numbers| sorted([numbers]) == few), "broadcast of a native source");
+        let from_source = parts("source-global");
+        assert_eq!((from_source.len(), sorted(from_source.values())), (1, few), "global of a native source");
         // By chance alone: a share further from the mean than a fifth would be a miracle.
         check_balance("shuffle", &parts("shuffle"), parallelism, NUMBERS as usize / parallelism as usize / 5);
 

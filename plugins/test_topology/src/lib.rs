@@ -37,6 +37,10 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     // One gate with two inputs, one of which comes from fewer subtasks.
     let few = env.from_sequence(10_000, 10_999).map(|number| number).set_parallelism(1);
     write(&numbers.union(&few), "union");
+    // Straight from a native source into a sink that takes text.
+    let few = env.from_sequence(0, 99).set_parallelism(1);
+    few.broadcast().sink_to(FileSink::text_lines(format!("{output}/source-broadcast")));
+    few.global().sink_to(FileSink::text_lines(format!("{output}/source-global")));
     // From p subtasks to three, and on to p.
     write(&numbers.rescale().map(|number| number).set_parallelism(3).rescale(), "rescale-three");
     Ok(())
