@@ -1,6 +1,8 @@
 //! `engine cluster` and the commands that reach it.
 
-use engine_tests::{Cluster, describe, is_empty, run, text};
+use std::fs;
+
+use engine_tests::{Cluster, await_file, describe, is_empty, run, sorted_rows, submit, text};
 
 #[test]
 fn a_job_whose_guest_loops_is_cancelled_within_a_second() {
@@ -34,4 +36,34 @@ fn a_submitted_job_cannot_raise_the_limits_of_the_cluster() {
         ended.status.code().filter(|code| *code != 0).unwrap_or(1),
         &["sandbox.call.cpu-time"],
     );
+}
+
+#[test]
+fn a_job_with_output_survives_a_killed_cluster() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [input, output, expected, storage] =
+        ["in.ndjson", "out", "expected", "storage"].map(|name| directory.path().join(name));
+    let mut events = Vec::new();
+    // Enough that the job is still writing when its first rows are seen.
+    engine_benches::write_nexmark(0..300_000, &mut events).expect("writing to memory does not fail");
+    fs::write(&input, events).expect("writable");
+    let arguments = |output| ["--query", "q0", "--input", text(&input), "--output", output];
+    submit(1, "nexmark", &arguments(text(&expected)));
+
+    let storage = format!("cluster.storage-dir={}", text(&storage));
+    let root = text(directory.path());
+    let start = || Cluster::start(&["-D", &storage, "--allow-read", root, "--allow-write", root]);
+    let cluster = start();
+    let job = cluster.submit(&["-p", "1"], "nexmark", &arguments(text(&output)));
+    await_file(&output, ".part-0-0.inprogress");
+    // Killed: nothing is tidied up.
+    drop(cluster);
+    assert!(output.join(".part-0-0.inprogress").exists(), "the job had finished before the cluster was killed");
+
+    let cluster = start();
+    cluster.await_answer(&format!("/jobs/{job}"), |answer| {
+        assert_ne!(answer["state"], "FAILED", "{answer}");
+        answer["state"] == "FINISHED"
+    });
+    assert!(sorted_rows(&output) == sorted_rows(&expected), "the output is not that of one run");
 }

@@ -1,6 +1,8 @@
 //! User code that panics: restarts from scratch, or the failure that its user reads.
 
-use engine_tests::{check_failure, describe, is_empty, plugin, run, sorted_rows, text};
+use std::process::{Command, Stdio};
+
+use engine_tests::{await_file, check_failure, describe, engine, is_empty, plugin, run, sorted_rows, text};
 
 const FIXED_DELAY: [&str; 6] = [
     "-D",
@@ -53,4 +55,26 @@ fn without_a_restart_strategy_the_line_names_all_that_helps() {
     ];
     check_failure(&failed, 1, &parts);
     assert!(is_empty(&output));
+}
+
+#[test]
+fn a_terminated_submit_cancels_its_job_and_leaves_nothing() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [output, temporary] = ["out", "tmp"].map(|name| directory.path().join(name));
+    std::fs::create_dir(&temporary).expect("writable");
+    // More CPU time than the test lasts.
+    let submitted = engine()
+        .env("TMPDIR", &temporary)
+        .args(["submit", "-D", "sandbox.call.cpu-time=10min", text(&plugin("test_hostile"))])
+        .args(["process-batch", "loop", text(&output)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the engine starts");
+    await_file(&output, ".job-");
+    let killed = Command::new("sh").args(["-c", &format!("kill -TERM {}", submitted.id())]).status();
+    assert!(killed.expect("there is a shell").success());
+    let ended = submitted.wait_with_output().expect("it ends");
+    check_failure(&ended, 1, &["was cancelled"]);
+    assert!(is_empty(&output) && is_empty(&temporary), "something is left: {}", describe(&ended));
 }

@@ -103,8 +103,24 @@ pub fn is_empty(directory: &Path) -> bool {
     !directory.exists() || fs::read_dir(directory).expect("directories are readable").next().is_none()
 }
 
-/// How long a state of a cluster is waited for.
+/// How long a state of a cluster, or a file, is waited for.
 const STATE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Looks until a file of a directory, which may not be there yet, has a name with this prefix.
+///
+/// # Panics
+/// Panics if there is none in time.
+pub fn await_file(directory: &Path, prefix: &str) {
+    let deadline = Instant::now() + STATE_TIMEOUT;
+    let is_there = || {
+        let mut entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.any(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+    };
+    while !is_there() {
+        assert!(Instant::now() < deadline, "there is still no {prefix}* in {}", directory.display());
+        std::thread::yield_now();
+    }
+}
 
 /// A running `engine cluster`, which ends when this is dropped.
 pub struct Cluster {

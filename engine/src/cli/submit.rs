@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use clap::Args;
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{
     CliError, GlobalOptions, JobManagerOption, Outcome, Output,
@@ -41,7 +41,7 @@ use crate::{
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
 
-/// Exit code after a second Ctrl-C: 128 and the number of the signal, as shells have it.
+/// Exit code after a second request to end: 128 and the number of SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
 /// Heartbeats, which carry the numbers of progress, in a process that has nobody else to burden.
 const EMBEDDED_HEARTBEAT: &str = "1 s";
@@ -245,7 +245,7 @@ async fn submit_remotely(prepared: Prepared, configuration: &Configuration, deta
         retries_max: configuration.get(&options::REST_RETRY_ATTEMPTS),
         retry_delay: configuration.get(&options::REST_RETRY_DELAY),
     };
-    let snapshot = watch(&client, job, &Clock::System).await?;
+    let snapshot = watch(&client, job, EndRequests::of_client()?, &Clock::System).await?;
     conclude(&snapshot, output)
 }
 
@@ -271,6 +271,8 @@ async fn run_here(
         slots_per_task_executor: slots(&job_graph, configuration),
         storage: Storage::Temporary,
     };
+    // Before there is anything that would be left behind.
+    let end_requests = EndRequests::of_embedded_cluster()?;
     let cluster = embedded::start(configuration, size, plugins).await.map_err(CliError::failed)?;
     let blobs = cluster.blobs();
     for content in std::iter::once(&program.content).chain(artifacts.iter().map(|artifact| &artifact.content)) {
@@ -280,7 +282,7 @@ async fn run_here(
     let client = JobClient::Embedded { gateway: cluster.gateway(), clock: Clock::System };
     let watched = async {
         cluster.gateway().request(DispatcherRequest::SubmitJob(job_graph)).await.map_err(ClientError::from)?;
-        watch(&client, job, &Clock::System).await
+        watch(&client, job, end_requests, &Clock::System).await
     };
     let outcome = tokio::select! {
         outcome = watched => outcome,
@@ -305,22 +307,57 @@ fn slots(job_graph: &JobGraph, configuration: &Configuration) -> u32 {
     }
 }
 
-/// Waits for the job's end, shows progress, and cancels the job at Ctrl-C.
-pub(crate) async fn watch(client: &JobClient, job: JobId, clock: &Clock) -> Result<JobSnapshot, CliError> {
+/// Signals that ask for the job's end; none is missed from when this is made.
+pub(crate) struct EndRequests {
+    interrupts: Signal,
+    terminations: Option<Signal>,
+}
+
+impl EndRequests {
+    /// Ctrl-C only: a job elsewhere outlives the process that watches it.
+    pub(crate) fn of_client() -> Result<Self, CliError> {
+        Ok(Self { interrupts: signal(SignalKind::interrupt())?, terminations: None })
+    }
+
+    /// Ctrl-C and SIGTERM: the job ends with this process, and must not leave hidden output.
+    fn of_embedded_cluster() -> Result<Self, CliError> {
+        Ok(Self { terminations: Some(signal(SignalKind::terminate())?), ..Self::of_client()? })
+    }
+
+    async fn recv(&mut self) {
+        let Self { interrupts, terminations } = self;
+        let terminated = async {
+            match terminations {
+                Some(signal) => signal.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = interrupts.recv() => {}
+            _ = terminated => {}
+        }
+    }
+}
+
+/// Waits for the job's end, shows progress, and cancels the job when its end is asked for.
+pub(crate) async fn watch(
+    client: &JobClient,
+    job: JobId,
+    mut end_requests: EndRequests,
+    clock: &Clock,
+) -> Result<JobSnapshot, CliError> {
     let mut progress = Progress::on_standard_error(clock.now());
     let mut ticks = tokio::time::interval(progress.interval());
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // The first tick comes at once, when there is nothing to show.
     ticks.tick().await;
-    // Made once, so that no Ctrl-C is missed between two looks.
-    let mut interrupts = signal(SignalKind::interrupt())?;
     let mut ended = std::pin::pin!(client.await_termination(job));
     let mut cancelling = std::pin::pin!(client.cancel(job));
     let (mut is_cancelling, mut is_asked) = (false, false);
     let snapshot = loop {
         tokio::select! {
             snapshot = &mut ended => break snapshot?,
-            _ = interrupts.recv() => {
+            () = end_requests.recv() => {
                 progress.clear();
                 if is_cancelling {
                     return Err(CliError::Exit(INTERRUPTED));

@@ -155,7 +155,7 @@ fn outcome_of(status: JobStatus) -> Outcome {
         tokio::spawn(dispatcher(calls, status));
         let clock = Clock::new_virtual(Timestamp(5000));
         let client = JobClient::Embedded { gateway: DispatcherGateway::new(sender), clock: clock.clone() };
-        let snapshot = submit::watch(&client, RUNNING, &clock).await?;
+        let snapshot = submit::watch(&client, RUNNING, submit::EndRequests::of_client()?, &clock).await?;
         assert_eq!(snapshot.restarts, 2);
         assert_eq!(snapshot.vertices[0].1.records_in, 300);
         submit::conclude(&snapshot, Output::Text)

@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     base::config::{Configuration, Origin, options},
-    connector::canonical_destination,
+    connector::{HiddenLeftovers, canonical_destination},
     graph::{
         job_graph::Grants,
         stream_graph::{ConnectorSpec, Operator, StreamGraph},
@@ -124,12 +124,14 @@ pub enum GrantError {
         reason: std::io::Error,
     },
     /// Output would be mixed with what is there.
-    #[error("{node} cannot write into {}: it is not empty, and a file sink needs a new or empty directory", path.display())]
+    #[error("{node} cannot write into {}: it is not empty, and a file sink needs a new or empty directory{leftovers}", path.display())]
     NotEmpty {
         /// The operator.
         node: String,
         /// The directory.
         path: PathBuf,
+        /// What is to be removed, if a killed job left all that is there.
+        leftovers: HiddenLeftovers,
     },
     /// Output is wanted where a file is.
     #[error("{node} cannot write into {}: it is a file, and a file sink needs a new or empty directory", path.display())]
@@ -320,11 +322,14 @@ fn readable(what: &str, site: Site) -> std::io::Result<PathBuf> {
 }
 
 fn check_empty(node: &str, path: &Path) -> Result<(), GrantError> {
-    match std::fs::read_dir(path) {
-        Ok(mut entries) => match entries.next() {
-            Some(_) => Err(GrantError::NotEmpty { node: node.to_owned(), path: path.to_owned() }),
-            None => Ok(()),
-        },
+    let listed = std::fs::read_dir(path)
+        .and_then(|entries| entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<Vec<_>, _>>());
+    match listed {
+        Ok(names) if names.is_empty() => Ok(()),
+        Ok(names) => {
+            let leftovers = HiddenLeftovers::among(names.iter().map(AsRef::as_ref));
+            Err(GrantError::NotEmpty { node: node.to_owned(), path: path.to_owned(), leftovers })
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
             Err(GrantError::NotADirectory { node: node.to_owned(), path: path.to_owned() })
@@ -474,7 +479,19 @@ mod tests {
             let path = files.path(name);
             let error = run(&[("file", false, &path)], &[&path], &ExplicitGrants::default()).expect_err("in use");
             assert!(error.contains(expected), "{error}");
+            assert!(error.ends_with("needs a new or empty directory"), "{error}");
         }
+        for name in [".job-1", ".part-0-0.inprogress", ".part-1-0.inprogress", ".part-2-0.inprogress"] {
+            let path = files.path("killed");
+            std::fs::create_dir_all(&path).expect("made");
+            std::fs::write(Path::new(&path).join(name), "x").expect("written");
+        }
+        let killed = files.path("killed");
+        let error = run(&[("file", false, &killed)], &[&killed], &ExplicitGrants::default()).expect_err("in use");
+        let expected = "it holds only hidden files of a job: .job-1, .part-0-0.inprogress, .part-1-0.inprogress \
+            and 1 more; if that job was killed and no JobManager will recover it, \
+            remove .job-* and .part-*.inprogress there";
+        assert!(error.ends_with(expected), "{error}");
         let missing = files.path("none.txt");
         let error = run(&[("file", true, &missing)], &[&missing], &ExplicitGrants::default()).expect_err("missing");
         assert!(error.contains("cannot read"), "{error}");

@@ -59,6 +59,8 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use file::HiddenLeftovers;
+
 use crate::{
     base::{clock::Clock, config::nearest, ids::JobId, stream_element::RecordBatch},
     graph::stream_graph::ConnectorSpec,
@@ -524,10 +526,12 @@ pub enum ConnectorError {
         flag: String,
     },
     /// The destination of a sink is in use.
-    #[error("{} is not empty: a file sink needs a new or empty directory", path.display())]
+    #[error("{} is not empty: a file sink needs a new or empty directory{leftovers}", path.display())]
     DestinationNotEmpty {
         /// The directory.
         path: PathBuf,
+        /// What is to be removed, if a killed job left all that is there.
+        leftovers: HiddenLeftovers,
     },
     /// The operating system refused something.
     #[error("could not {action} {}", path.display())]

@@ -28,6 +28,7 @@ use crate::{base::config::MemorySize, graph::stream_graph::ConnectorSpec};
 
 pub(super) use enumerator::FileEnumerator;
 pub(super) use reader::FileReader;
+pub use sink::HiddenLeftovers;
 pub(super) use sink::{FileCommitter, FileSinkOptions, FileWriter};
 
 /// Largest chunk: small enough that a source's watermark, which waits for the

@@ -3,13 +3,15 @@
 //! Each writer writes `.part-SUBTASK-ATTEMPT.inprogress`, which the committer
 //! renames to `part-SUBTASK-ATTEMPT` when the job has finished. A directory is
 //! claimed for a job by a hidden file that bears the job's id, so that two jobs
-//! do not write into it. A subtask that got no rows has no part file.
+//! do not write into it. A job that is prepared again, because its JobManager was
+//! killed, removes the hidden parts of its former tasks. A subtask that got no rows has no part file.
 //!
 //! Invariants: what is visible holds complete rows only and never changes; a
 //! committable is renamed once, however often it is committed.
 
 use std::{
     ffi::OsStr,
+    fmt,
     fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Write},
     path::{Path, PathBuf},
@@ -158,6 +160,11 @@ impl FileCommitter {
         }
     }
 
+    fn not_empty(&self, names: &[PathBuf]) -> ConnectorError {
+        let leftovers = HiddenLeftovers::among(names.iter().filter_map(|name| name.file_name()));
+        ConnectorError::DestinationNotEmpty { path: self.path.clone(), leftovers }
+    }
+
     fn release(&self, directory: &Path) -> Result<(), ConnectorError> {
         remove_file(&directory.join(&self.claim_name))
     }
@@ -176,6 +183,45 @@ fn is_hidden_part(path: &Path) -> bool {
     name.starts_with(HIDDEN_PREFIX) && name.ends_with(HIDDEN_SUFFIX)
 }
 
+/// The hidden files of file sinks in a directory that holds nothing else; as text
+/// it goes on from the message that the directory is not empty.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct HiddenLeftovers(Vec<String>);
+
+impl HiddenLeftovers {
+    /// Leftovers are named up to this number.
+    const NAMED_MAX: usize = 3;
+
+    /// All names, or none if one of them is something else.
+    pub fn among<'a>(names: impl IntoIterator<Item = &'a OsStr>) -> Self {
+        let leftover = |name: &'a OsStr| {
+            let name = name.to_str()?;
+            (name.starts_with(CLAIM_PREFIX) || is_hidden_part(Path::new(name))).then(|| name.to_owned())
+        };
+        let mut names: Vec<String> = names.into_iter().map(leftover).collect::<Option<_>>().unwrap_or_default();
+        names.sort();
+        Self(names)
+    }
+}
+
+impl fmt::Display for HiddenLeftovers {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let named = self.0.len().min(Self::NAMED_MAX);
+        write!(formatter, "; it holds only hidden files of a job: {}", self.0[..named].join(", "))?;
+        if self.0.len() > named {
+            write!(formatter, " and {} more", self.0.len() - named)?;
+        }
+        write!(
+            formatter,
+            "; if that job was killed and no JobManager will recover it, \
+             remove {CLAIM_PREFIX}* and {HIDDEN_PREFIX}*{HIDDEN_SUFFIX} there"
+        )
+    }
+}
+
 /// Makes renames in the directory survive a crash.
 fn sync_directory(directory: &Path) -> Result<(), ConnectorError> {
     File::open(directory).and_then(|opened| opened.sync_all()).map_err(io_error("write to", directory))
@@ -190,7 +236,7 @@ impl SinkCommitter for FileCommitter {
         // What this job left behind when it was prepared before is no obstacle.
         let claimed = names.contains(&claim);
         if names.iter().any(|name| *name != claim && !(claimed && is_hidden_part(name))) {
-            return Err(ConnectorError::DestinationNotEmpty { path: self.path.clone() });
+            return Err(self.not_empty(&names));
         }
         // Another job may claim the directory in this moment: whoever sees the other's claim gives way.
         File::create(&claim).map_err(io_error("write to", &self.path))?;
@@ -198,9 +244,15 @@ impl SinkCommitter for FileCommitter {
             let text = name.file_name().and_then(OsStr::to_str).unwrap_or_default();
             text.starts_with(CLAIM_PREFIX) && *name != claim
         };
-        if Self::names(&directory)?.iter().any(is_foreign_claim) {
+        let mut others = Self::names(&directory)?;
+        if others.iter().any(is_foreign_claim) {
             self.release(&directory)?;
-            return Err(ConnectorError::DestinationNotEmpty { path: self.path.clone() });
+            others.retain(|name| *name != claim);
+            return Err(self.not_empty(&others));
+        }
+        // A JobManager that was killed left them; attempts are counted from zero again and would meet them.
+        for part in names.iter().filter(|name| is_hidden_part(name)) {
+            remove_file(part)?;
         }
         self.prepared = true;
         Ok(())

@@ -415,7 +415,8 @@ fn a_destination_must_be_new_or_empty_and_belongs_to_one_job() {
     let mut first = committer(&empty, job_id);
     first.prepare().expect("empty");
     let mut second = committer(&empty, JobId::random());
-    second.prepare().expect_err("claimed by the first");
+    let error = second.prepare().expect_err("claimed by the first").to_string();
+    assert!(error.contains(&format!("hidden files of a job: .job-{job_id}; if that job was killed")), "{error}");
     let mut writer = create_writer(&spec("file", &[("path", &empty)]), writer_context(0, 1, 0, &directory.permissions))
         .expect("granted");
     writer.write(&lines(b"row\n", 1)).expect("written");
@@ -424,6 +425,7 @@ fn a_destination_must_be_new_or_empty_and_belongs_to_one_job() {
     assert_eq!(directory.names("empty").len(), 2, "what belongs to the first job is left alone");
     // The job's own JobMaster may prepare again, also after a crash.
     committer(&empty, job_id).prepare().expect("its own");
+    assert_eq!(directory.names("empty"), [format!(".job-{job_id}")], "attempts are counted from zero again");
     committer(&empty, job_id).abort().expect("its own");
     assert_eq!(directory.names("empty"), [""; 0]);
     second.prepare().expect("free again");
