@@ -638,7 +638,7 @@ pub mod options {
         JOB_MANAGER_URL: Option<String> = "rest.address", "(none)", "Where a JobManager's REST is reached, for example http://127.0.0.1:8081.";
         CLIENT_TIMEOUT: Duration = "client.timeout", "1 min", "Longest wait of the command line for the answer to one request.";
         REST_CONNECTION_TIMEOUT: Duration = "rest.connection-timeout", "15 s", "Longest wait of the command line for a connection to REST.";
-        REST_RETRY_ATTEMPTS: u32 = "rest.retry.max-attempts", "20", "How often a client that waits for a job asks again when there is no connection or no leader.";
+        REST_RETRY_ATTEMPTS: u32 = "rest.retry.max-attempts", "20", "How often a client asks again: while it waits for a job, when there is no connection or no leader; while it submits one, when there is no place or no leader.";
         REST_RETRY_DELAY: Duration = "rest.retry.delay", "3 s", "Pause before it asks again.";
         WEB_REFRESH: Duration = "web.refresh-interval", "3 s", "How often pages that show the cluster should ask again; told by GET /config.";
         WEB_CANCEL: bool = "web.cancel.enable", "true", "Whether jobs may be cancelled over REST.";

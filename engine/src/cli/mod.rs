@@ -27,7 +27,10 @@ mod tests;
 
 use std::{ffi::OsString, io::Write, process::ExitCode};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::client::ClientError;
 
@@ -155,6 +158,31 @@ enum Verb {
     Logs(logs::LogsOptions),
 }
 
+const ARGUMENTS_BEHIND: &str = "arguments of the program stand behind the plugin, options of the engine before it: \
+    engine VERB [OPTIONS] PLUGIN [PROGRAM ARGUMENTS]";
+
+/// Parses a command line; where an option may have been meant for the program, the error says where those stand.
+fn parse_line(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let mut parsed = Cli::try_parse_from(&arguments);
+    if let Err(error) = &mut parsed {
+        let runs_program = arguments.iter().skip(1).any(|argument| argument == "submit" || argument == "plan");
+        let is_mistaken = match error.kind() {
+            ErrorKind::InvalidValue => matches!(
+                error.get(ContextKind::InvalidArg),
+                Some(ContextValue::String(option)) if option.starts_with("--output")
+            ),
+            ErrorKind::UnknownArgument => error.get(ContextKind::SuggestedArg).is_none(),
+            _ => false,
+        };
+        if runs_program && is_mistaken {
+            let tip = ContextValue::StyledStrs(vec![ARGUMENTS_BEHIND.into()]);
+            error.insert(ContextKind::Suggested, tip);
+        }
+    }
+    parsed
+}
+
 /// Runs the command line of this process.
 pub fn run() -> ExitCode {
     ExitCode::from(run_with(std::env::args_os()))
@@ -162,7 +190,7 @@ pub fn run() -> ExitCode {
 
 /// Runs a command line, the program's name first, and returns the exit code.
 pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match parse_line(arguments) {
         Ok(cli) => cli,
         Err(error) => {
             let code = u8::try_from(error.exit_code()).unwrap_or(2);

@@ -15,7 +15,7 @@ pub(crate) struct NewOptions {
     /// What the program does at first.
     #[arg(long, value_name = "NAME", default_value = "word-count")]
     template: Template,
-    /// Directory of the SDK; by default the one beside the sources that this program was built from.
+    /// Directory of the SDK; by default that of the checkout that this program lies in, else the one it was built from.
     #[arg(long, value_name = "DIR")]
     sdk: Option<PathBuf>,
     /// Directory to make; its last component names the crate.
@@ -51,9 +51,11 @@ pub(crate) fn run(new: &NewOptions) -> Outcome {
     if is_used {
         return Err(CliError::usage(anyhow::anyhow!("{} is there already", new.path.display())));
     }
-    let sdk = sdk_dependency(new.sdk.as_deref()).map_err(CliError::usage)?;
+    let program = std::env::current_exe().and_then(|program| program.canonicalize()).ok();
+    let sdk = Sdk::choose(new.sdk.as_deref(), program.as_deref()).map_err(CliError::usage)?;
+    let dependency = sdk.dependency();
     let fill = |template: &str| {
-        template.replace("{{name}}", &name).replace("{{file}}", &name.replace('-', "_")).replace("{{sdk}}", &sdk)
+        template.replace("{{name}}", &name).replace("{{file}}", &name.replace('-', "_")).replace("{{sdk}}", &dependency)
     };
     let files = [
         ("Cargo.toml", fill(MANIFEST)),
@@ -67,6 +69,7 @@ pub(crate) fn run(new: &NewOptions) -> Outcome {
         std::fs::write(&path, content)
             .map_err(|error| CliError::failed(anyhow::anyhow!("could not write {}: {error}", path.display())))?;
     }
+    super::say(&format!("The crate uses the SDK {}; --sdk DIR chooses another.", sdk.shown()));
     let shown = new.path.display();
     super::print(&format!(
         "{shown} is a plugin. Next:\n  cd {shown}\n  cargo test\n  engine build\n  engine submit {}.wasm --input FILE",
@@ -85,19 +88,49 @@ fn crate_name(path: &Path) -> anyhow::Result<String> {
 }
 
 /// The SDK as the manifest names it: by path where there is one, else by the version of this program.
-fn sdk_dependency(given: Option<&Path>) -> anyhow::Result<String> {
-    let own = Path::new(OWN_SOURCES).join("../sdk");
-    let (path, is_given) = match given {
-        Some(path) => (path, true),
-        None => (own.as_path(), false),
-    };
-    match path.canonicalize() {
-        Ok(path) if path.join("Cargo.toml").is_file() => {
-            Ok(format!("{{ path = {} }}", serde_json::Value::from(path.to_string_lossy())))
+#[derive(Debug, Eq, PartialEq)]
+enum Sdk {
+    Directory(PathBuf),
+    Version(&'static str),
+}
+
+impl Sdk {
+    /// The given one; else that of the checkout whose `target/PROFILE` the program lies in; else the compiled-in one.
+    fn choose(given: Option<&Path>, program: Option<&Path>) -> anyhow::Result<Self> {
+        if let Some(given) = given {
+            let sdk = crate_of_sdk(given);
+            return sdk.map(Self::Directory).ok_or_else(|| {
+                anyhow::anyhow!("--sdk {}: there is no crate engine-sdk in this directory", given.display())
+            });
         }
-        _ if is_given => anyhow::bail!("--sdk {}: there is no crate", path.display()),
-        _ => Ok(format!("\"{}\"", env!("CARGO_PKG_VERSION"))),
+        let beside = program.and_then(|program| program.ancestors().nth(3)).map(|checkout| checkout.join("sdk"));
+        let compiled_in = Path::new(OWN_SOURCES).join("../sdk");
+        let found = beside.into_iter().chain([compiled_in]).find_map(|path| crate_of_sdk(&path));
+        Ok(found.map_or(Self::Version(env!("CARGO_PKG_VERSION")), Self::Directory))
     }
+
+    fn dependency(&self) -> String {
+        match self {
+            Self::Directory(path) => format!("{{ path = {} }}", serde_json::Value::from(path.to_string_lossy())),
+            Self::Version(version) => format!("\"{version}\""),
+        }
+    }
+
+    /// For people.
+    fn shown(&self) -> String {
+        match self {
+            Self::Directory(path) => format!("in {}", path.display()),
+            Self::Version(version) => format!("engine-sdk {version}, from a registry"),
+        }
+    }
+}
+
+/// The directory without links, if it has the SDK's manifest.
+fn crate_of_sdk(directory: &Path) -> Option<PathBuf> {
+    let directory = directory.canonicalize().ok()?;
+    let manifest: toml::Table = std::fs::read_to_string(directory.join("Cargo.toml")).ok()?.parse().ok()?;
+    let name = manifest.get("package")?.get("name")?.as_str()?;
+    (name == "engine-sdk").then_some(directory)
 }
 
 #[cfg(test)]
@@ -120,6 +153,26 @@ mod tests {
             let sdk = manifest["dependencies"]["engine-sdk"]["path"].as_str().expect("a path");
             assert!(Path::new(sdk).join("src/lib.rs").is_file());
             assert!(matches!(run(&new), Err(CliError::Usage(_))), "nothing is overwritten");
+        }
+    }
+
+    #[test]
+    fn the_sdk_of_the_programs_own_checkout_comes_first() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = directory.path().canonicalize().expect("there");
+        let program = root.join("target/release/engine");
+        let compiled_in = Sdk::choose(None, None).expect("found");
+        let own = Path::new(OWN_SOURCES).join("../sdk").canonicalize().expect("there");
+        assert_eq!(compiled_in, Sdk::Directory(own));
+        let sdk = root.join("sdk");
+        std::fs::create_dir(&sdk).expect("made");
+        for (manifest, is_sdk) in [("[package]\nname = \"another\"", false), ("[package]\nname = \"engine-sdk\"", true)]
+        {
+            std::fs::write(sdk.join("Cargo.toml"), manifest).expect("written");
+            let chosen = Sdk::choose(None, Some(&program)).expect("found");
+            assert_eq!(chosen == Sdk::Directory(sdk.clone()), is_sdk, "{manifest}");
+            assert_eq!(chosen == compiled_in, !is_sdk, "{manifest}");
+            assert_eq!(Sdk::choose(Some(&sdk), None).is_ok(), is_sdk, "{manifest}");
         }
     }
 

@@ -26,7 +26,7 @@ use crate::{
     client::{
         ClientError,
         grants::{ExplicitGrants, Site},
-        job_client::JobClient,
+        job_client::{JobClient, submit_with_retries},
         job_snapshot::JobSnapshot,
         program::{PlannedJob, Program, Submission, read_plugin},
         rest_client::{RestClient, SentFile},
@@ -227,12 +227,17 @@ async fn submit_remotely(prepared: Prepared, configuration: &Configuration, deta
     warn_of_owner_settings(configuration);
     let rest = RestClient::new(configuration)?;
     let Prepared { planned: PlannedJob { job_graph, .. }, program, artifacts } = prepared;
-    let encoded = job_graph_codec::encode(&job_graph).map_err(CliError::failed)?;
+    let encoded = Bytes::from(job_graph_codec::encode(&job_graph).map_err(CliError::failed)?);
     let plugin = SentFile { name: program.name, content: program.content };
     let job = job_graph.job_id;
-    let sender = rest.clone();
-    let sent = tokio::task::spawn_blocking(move || sender.submit(&job_graph, encoded, &plugin, &artifacts)).await;
-    sent.map_err(CliError::failed)??;
+    let retries_max = configuration.get(&options::REST_RETRY_ATTEMPTS);
+    let retry_delay = configuration.get(&options::REST_RETRY_DELAY);
+    let sent = Arc::new((job_graph, encoded, plugin, artifacts));
+    submit_with_retries(&rest, retries_max, retry_delay, move |rest| {
+        let (job_graph, encoded, plugin, artifacts) = &*sent;
+        rest.submit(job_graph, encoded.clone(), plugin, artifacts)
+    })
+    .await?;
     if detached {
         return match output {
             Output::Text => super::print(&job.to_string()),
@@ -240,12 +245,17 @@ async fn submit_remotely(prepared: Prepared, configuration: &Configuration, deta
         };
     }
     say(&format!("Job has been submitted with JobID {job}"));
+<<<<<<< HEAD
     let client = JobClient::Remote {
         rest,
         retries_max: configuration.get(&options::REST_RETRY_ATTEMPTS),
         retry_delay: configuration.get(&options::REST_RETRY_DELAY),
     };
     let snapshot = watch(&client, job, EndRequests::of_client()?, &Clock::System).await?;
+=======
+    let client = JobClient::Remote { rest, retries_max, retry_delay };
+    let snapshot = watch(&client, job, &Clock::System).await?;
+>>>>>>> fix-cli
     conclude(&snapshot, output)
 }
 

@@ -23,7 +23,7 @@ use crate::{
 };
 
 fn parse(line: &[&str]) -> Result<Cli, clap::Error> {
-    Cli::try_parse_from(std::iter::once("engine").chain(line.iter().copied()))
+    parse_line(std::iter::once("engine").chain(line.iter().copied()).map(OsString::from))
 }
 
 /// Runs a command line that must not find a configuration of this machine's user.
@@ -90,6 +90,20 @@ fn unknown_words_name_the_nearest() {
     ] {
         let error = parse(line).expect_err("unknown").to_string();
         assert!(error.contains(nearest), "{line:?}: {error}");
+    }
+}
+
+#[test]
+fn arguments_of_the_program_before_the_plugin_are_told_apart() {
+    for (line, is_told) in [
+        (&["submit", "--output", "out", "w.wasm", "--input", "f"][..], true),
+        (&["submit", "--input", "f", "w.wasm"], true),
+        (&["plan", "--output=out", "w.wasm"], true),
+        (&["submit", "-p", "many", "w.wasm"], false),
+        (&["list", "--output", "out"], false),
+    ] {
+        let error = parse(line).expect_err("invalid").to_string();
+        assert_eq!(error.contains("arguments of the program stand behind the plugin"), is_told, "{line:?}: {error}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Watches and cancels one job, in this process or over REST.
+//! Submits, watches and cancels one job, in this process or over REST.
 
 use std::time::Duration;
 
@@ -113,6 +113,34 @@ impl JobClient {
     }
 }
 
+/// Submits again, after a pause, for as long as a JobManager that answers has no place or no leader.
+///
+/// # Errors
+/// Returns the last refusal, and at once if nobody answers or the job is refused for good.
+pub async fn submit_with_retries(
+    rest: &RestClient,
+    retries_max: u32,
+    retry_delay: Duration,
+    submit: impl Fn(&RestClient) -> Result<(), RestClientError> + Clone + Send + 'static,
+) -> Result<(), RestClientError> {
+    let mut is_doubtful = false;
+    let mut refusals = 0;
+    loop {
+        let Err(error) = blocking(rest, submit.clone()).await else { return Ok(()) };
+        match error.status() {
+            // The answer 503 can come late for a job that was taken; ids are random, so that it is this one.
+            Some(409) if is_doubtful => return Ok(()),
+            Some(status @ (429 | 503)) if refusals < retries_max => {
+                is_doubtful |= status == 503;
+                refusals += 1;
+                tracing::warn!("{error}; submitting again ({refusals} of {retries_max})");
+            }
+            _ => return Err(error),
+        }
+        tokio::time::sleep(retry_delay).await;
+    }
+}
+
 async fn blocking<T: Send + 'static>(
     rest: &RestClient,
     call: impl FnOnce(&RestClient) -> Result<T, RestClientError> + Send + 'static,
@@ -121,5 +149,40 @@ async fn blocking<T: Send + 'static>(
     match tokio::task::spawn_blocking(move || call(&rest)).await {
         Ok(outcome) => outcome,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::base::config::Configuration;
+
+    /// Submits to a JobManager that answers with these statuses; returns the last one and how many were not asked for.
+    async fn submit(answers: &[u16], retries_max: u32) -> (Option<u16>, usize) {
+        let rest = RestClient::new(&Configuration::default()).expect("an address");
+        let left = Arc::new(Mutex::new(answers.iter().rev().copied().collect::<Vec<_>>()));
+        let script = Arc::clone(&left);
+        let outcome = submit_with_retries(&rest, retries_max, Duration::ZERO, move |_| {
+            match script.lock().expect("no panic").pop().expect("an answer") {
+                202 => Ok(()),
+                status => Err(RestClientError::Refused { status, messages: Vec::new() }),
+            }
+        });
+        let status = outcome.await.err().and_then(|error| error.status());
+        let left = left.lock().expect("no panic").len();
+        (status, left)
+    }
+
+    #[tokio::test]
+    async fn a_submission_is_repeated_while_there_is_no_place_or_no_leader() {
+        assert_eq!(submit(&[429, 503, 202], 2).await, (None, 0));
+        assert_eq!(submit(&[429, 503, 429, 202], 2).await, (Some(429), 1));
+        assert_eq!(submit(&[429, 202], 0).await, (Some(429), 1));
+        assert_eq!(submit(&[400, 202], 9).await, (Some(400), 1));
+        // Only after 503 may the job have been taken without the client knowing.
+        assert_eq!(submit(&[503, 429, 409, 202], 9).await, (None, 1));
+        assert_eq!(submit(&[429, 409, 202], 9).await, (Some(409), 1));
     }
 }

@@ -86,6 +86,14 @@ impl RestClientError {
             Self::BadUrl(_) | Self::Unexpected { .. } | Self::NoSuchJob { .. } | Self::AmbiguousJob { .. } => false,
         }
     }
+
+    /// Status code of a refusal.
+    pub(super) fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
 }
 
 /// A file that is sent.
@@ -257,7 +265,7 @@ impl RestClient {
     pub fn submit(
         &self,
         job_graph: &JobGraph,
-        encoded: Vec<u8>,
+        encoded: impl Into<Bytes>,
         plugin: &SentFile,
         artifacts: &[SentFile],
     ) -> Result<(), RestClientError> {
@@ -273,7 +281,7 @@ impl RestClient {
         });
         let mut parts = vec![
             Part { name: "request", file_name: None, content: Bytes::from(request.to_string()) },
-            Part { name: "file", file_name: Some(JOB_GRAPH_FILE_NAME.to_owned()), content: Bytes::from(encoded) },
+            Part { name: "file", file_name: Some(JOB_GRAPH_FILE_NAME.to_owned()), content: encoded.into() },
             Part { name: "file", file_name: Some(PLUGIN_FILE_NAME.to_owned()), content: plugin.content.clone() },
         ];
         parts.extend(artifacts.iter().enumerate().map(|(index, artifact)| Part {

@@ -155,7 +155,7 @@ pub(crate) async fn upload(
     multipart: Result<Multipart, MultipartRejection>,
 ) -> Answer {
     state.check_submission_enabled()?;
-    let _permit = job_submit::upload_permit(&state)?;
+    let _permit = job_submit::upload_permit(&state).await?;
     let mut parts = job_submit::read_parts(multipart).await?;
     let (Some(part), true) = (parts.pop(), parts.is_empty()) else {
         return Err(RestError::bad_request("exactly one file must be sent"));
@@ -250,8 +250,8 @@ async fn plan_job(state: &Arc<RestState>, params: &Params, body: &Bytes) -> Resu
             .set(options::PARALLELISM.key, &parallelism.to_string(), Origin::CommandLine)
             .map_err(|error| RestError::bad_request(error.to_string()))?;
     }
+    let _permit = job_submit::upload_permit(state).await?;
     let plugin = state.jars.content(&jar).map_err(io_error)?;
-    let _permit = job_submit::upload_permit(state)?;
     let programs = Arc::clone(&state.services.programs);
     let request = PlanRequest {
         plugin: plugin.clone(),

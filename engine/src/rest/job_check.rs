@@ -11,6 +11,10 @@ use crate::{
     graph::{job_graph::JobGraph, job_graph_validation::validate_job_graph, stream_graph::Operator},
 };
 
+/// A server's standard input is not that of whoever submits to it.
+const STANDARD_INPUT_REFUSED: &str = "standard input can only be read by a job that `engine submit` runs without a \
+    JobManager; here, let the job read a file or a socket";
+
 /// What is wrong with the graph; empty if it can be handed to the Dispatcher.
 pub(crate) fn problems(job_graph: &JobGraph) -> Vec<String> {
     if let Err(invalid) = validate_job_graph(job_graph) {
@@ -24,6 +28,10 @@ pub(crate) fn problems(job_graph: &JobGraph) -> Vec<String> {
     let mut problems = Vec::new();
     for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {
         let checked = match &operator.node.operator {
+            Operator::Source(connector) if connector.name == "stdin" => {
+                problems.push(format!("operator \"{}\": {STANDARD_INPUT_REFUSED}", operator.node.name));
+                Ok(())
+            }
             Operator::Source(connector) => connector::validate(connector, Role::Source),
             Operator::Sink(connector) => connector::validate(connector, Role::Sink),
             Operator::Guest(_) | Operator::GuestSource(_) => Ok(()),

@@ -5,7 +5,7 @@
 //! guard this machine (`sandbox.*`, `plugin.*`) are the server's, whatever the
 //! JobGraph says.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use axum::{
     Json,
@@ -19,9 +19,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{RestState, error::RestError, job_check};
+use super::{RestState, UPLOAD_WAIT_MAX, error::RestError, job_check};
 use crate::{
     base::ids::BlobDigest,
     graph::{job_graph::JobGraph, job_graph_codec},
@@ -42,10 +42,18 @@ pub(crate) struct Part {
 }
 
 /// Lets a few uploads in at a time, so that their bodies fit into memory.
-pub(crate) fn upload_permit(state: &RestState) -> Result<SemaphorePermit<'_>, RestError> {
-    state.uploads.try_acquire().map_err(|_| {
-        RestError::new(StatusCode::TOO_MANY_REQUESTS, "other plugins are being taken in at the moment; try again")
-    })
+pub(crate) async fn upload_permit(state: &RestState) -> Result<SemaphorePermit<'_>, RestError> {
+    permit_within(&state.uploads, UPLOAD_WAIT_MAX).await
+}
+
+async fn permit_within(uploads: &Semaphore, wait: Duration) -> Result<SemaphorePermit<'_>, RestError> {
+    match tokio::time::timeout(wait, uploads.acquire()).await {
+        Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
+        Err(_) => Err(RestError::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "other plugins are being taken in at the moment; try again",
+        )),
+    }
 }
 
 fn multipart_error(error: &MultipartError) -> RestError {
@@ -99,7 +107,7 @@ pub(crate) async fn submit(
     multipart: Result<Multipart, MultipartRejection>,
 ) -> Result<(StatusCode, Json<Value>), RestError> {
     state.check_submission_enabled()?;
-    let _permit = upload_permit(&state)?;
+    let _permit = upload_permit(&state).await?;
     let parts = read_parts(multipart).await?;
     let mut submission = assemble(&parts)?;
     apply_owner_settings(&state, &mut submission.job_graph);
@@ -199,4 +207,19 @@ fn assemble(parts: &[Part]) -> Result<Submission, RestError> {
 /// The name of a blob.
 pub(crate) fn digest(content: &[u8]) -> BlobDigest {
     BlobDigest::from_bytes(Sha256::digest(content).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_upload_waits_for_its_turn_before_it_is_refused() {
+        let uploads = Semaphore::new(1);
+        let held = permit_within(&uploads, Duration::ZERO).await.expect("the first one");
+        let error = permit_within(&uploads, Duration::ZERO).await.expect_err("no place");
+        assert_eq!(error.status, StatusCode::TOO_MANY_REQUESTS);
+        let (waited, ()) = tokio::join!(permit_within(&uploads, UPLOAD_WAIT_MAX), async { drop(held) });
+        assert!(waited.is_ok());
+    }
 }

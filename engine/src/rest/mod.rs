@@ -49,8 +49,11 @@ use crate::{
 
 /// Longest wait for the Dispatcher's answer; after it a client reads 503.
 const DISPATCHER_TIME_MAX: Duration = Duration::from_secs(30);
-/// Uploads that are read, checked or planned at the same time; more get 429.
+/// Uploads that are read, checked or planned at the same time; more wait.
 const UPLOADS_MAX: usize = 4;
+/// Longest wait of an upload for its turn; after it a client reads 429. How many
+/// wait is limited by the number of connections.
+const UPLOAD_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Where plugins and artifacts of submitted jobs are put. Errors are whole messages, one line.
 pub trait Blobs: Send + Sync {

@@ -387,8 +387,8 @@ pub(crate) fn job_graph(job_id: JobId, plugin: &[u8]) -> JobGraph {
 }
 
 fn configured_job_graph(job_id: JobId, plugin: &[u8], configuration: &Configuration) -> JobGraph {
-    let numbers = ConnectorSpec { name: "stdin".to_owned(), options: BTreeMap::new() };
-    let mut source = node(1, Operator::Source(numbers));
+    let lines = ConnectorSpec { name: "nexmark".to_owned(), options: BTreeMap::new() };
+    let mut source = node(1, Operator::Source(lines));
     source.output_type = Some("string".to_owned());
     let mut map = node(2, Operator::Guest("Map".to_owned()));
     map.input_types = vec!["string".to_owned()];
@@ -779,6 +779,11 @@ fn all_problems_of_a_job_graph_are_told() {
     };
     let mut graph = job_graph(JobId::random(), PLUGIN);
     graph.artifacts = vec![Artifact { name: "model".to_owned(), digest: job_submit::digest(PLUGIN) }];
+    let mut deaf = graph.clone();
+    let lines = ConnectorSpec { name: "stdin".to_owned(), options: BTreeMap::new() };
+    deaf.vertices[0].operators[0].node.operator = Operator::Source(lines);
+    let told = refusal(&deaf);
+    assert!(told.contains("standard input can only be read by a job that `engine submit` runs without"), "{told}");
     let mut damaged = graph.clone();
     damaged.vertices[0].parallelism = 1 << 31;
     damaged.vertices[1].max_parallelism = 1;
