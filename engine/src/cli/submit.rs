@@ -245,17 +245,8 @@ async fn submit_remotely(prepared: Prepared, configuration: &Configuration, deta
         };
     }
     say(&format!("Job has been submitted with JobID {job}"));
-<<<<<<< HEAD
-    let client = JobClient::Remote {
-        rest,
-        retries_max: configuration.get(&options::REST_RETRY_ATTEMPTS),
-        retry_delay: configuration.get(&options::REST_RETRY_DELAY),
-    };
-    let snapshot = watch(&client, job, EndRequests::of_client()?, &Clock::System).await?;
-=======
     let client = JobClient::Remote { rest, retries_max, retry_delay };
-    let snapshot = watch(&client, job, &Clock::System).await?;
->>>>>>> fix-cli
+    let snapshot = watch(&client, job, EndRequests::of_client()?, &Clock::System).await?;
     conclude(&snapshot, output)
 }
 
