@@ -44,8 +44,7 @@ fn a_job_with_output_survives_a_killed_cluster() {
     let [input, output, expected, storage] =
         ["in.ndjson", "out", "expected", "storage"].map(|name| directory.path().join(name));
     let mut events = Vec::new();
-    // Enough that the job is still writing when its first rows are seen.
-    engine_benches::write_nexmark(0..300_000, &mut events).expect("writing to memory does not fail");
+    engine_benches::write_nexmark(0..30_000, &mut events).expect("writing to memory does not fail");
     fs::write(&input, events).expect("writable");
     let arguments = |output| ["--query", "q0", "--input", text(&input), "--output", output];
     submit(1, "nexmark", &arguments(text(&expected)));
@@ -54,7 +53,9 @@ fn a_job_with_output_survives_a_killed_cluster() {
     let root = text(directory.path());
     let start = || Cluster::start(&["-D", &storage, "--allow-read", root, "--allow-write", root]);
     let cluster = start();
-    let job = cluster.submit(&["-p", "1"], "nexmark", &arguments(text(&output)));
+    // At a rate at which the job is still writing when its first rows are seen.
+    let slowly = [&arguments(text(&output))[..], &["--rate", "10000"]].concat();
+    let job = cluster.submit(&["-p", "1"], "nexmark", &slowly);
     await_file(&output, ".part-0-0.inprogress");
     // Killed: nothing is tidied up.
     drop(cluster);
