@@ -520,6 +520,8 @@ pub async fn run_gateway(
             pending.retain(|_, (_, reply)| !reply.is_closed());
         }
         tokio::select! {
+            // In this order: what a leader answered before it went is not taken for lost.
+            biased;
             envelope = mailbox.receive() => {
                 let Some(envelope) = envelope else { return };
                 let Message::Client(number, response) = envelope.message else {
