@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use crate::{
     args::Args,
     bindings::exports::engine::plugin::{
-        operator_chain::{self, BatchKind, OperatorContext, SourceStatus as PluginSourceStatus, Status},
+        operator_chain::{self, BatchKind, OperatorContext, SourceStatus as PluginSourceStatus, Status, TimeDomain},
         program::{self, StreamGraph},
     },
     current,
@@ -116,8 +116,20 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         status(|segment| segment.process_watermark_status(idle))
     }
 
-    fn fire_timers(_timers: Vec<u8>) -> Status {
+    fn fire_timers(_domain: TimeDomain, _time: i64, _count: u32, _timers: Vec<u8>) -> Status {
         not_provided("timers")
+    }
+
+    fn begin_split(_split: u32) -> Status {
+        not_provided("splits")
+    }
+
+    fn end_split(_split: u32) -> Status {
+        not_provided("splits")
+    }
+
+    fn advance_processing_time(_now: i64) -> Status {
+        not_provided("processing time")
     }
 
     fn snapshot(_checkpoint_id: u64) -> Status {

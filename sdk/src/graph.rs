@@ -77,6 +77,7 @@ impl Graph {
             output_type: types.output,
             key_type: None,
             states: Vec::new(),
+            generates_watermarks: false,
         });
         id
     }

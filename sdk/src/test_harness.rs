@@ -430,5 +430,6 @@ fn context_of(graph: &StreamGraph, nodes: Vec<u32>) -> OperatorContext {
         nodes,
         outputs,
         restored: false,
+        state_cache_bytes: 1 << 24,
     }
 }

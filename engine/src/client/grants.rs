@@ -382,6 +382,7 @@ mod tests {
                 output_type: None,
                 key_type: None,
                 states: Vec::new(),
+                generates_watermarks: false,
             }
         };
         StreamGraph { nodes: operators.iter().enumerate().map(node).collect(), ..StreamGraph::default() }

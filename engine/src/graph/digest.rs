@@ -58,6 +58,7 @@ impl Encoder {
             output_type,
             key_type,
             states,
+            generates_watermarks,
         } = node;
         self.u32(*id);
         self.text(name);
@@ -78,6 +79,7 @@ impl Encoder {
         self.option(output_type.as_deref(), Self::text);
         self.option(key_type.as_deref(), Self::text);
         self.list(states, Self::state);
+        self.byte(u8::from(*generates_watermarks));
     }
 
     fn operator(&mut self, operator: &Operator) {
@@ -205,6 +207,7 @@ mod tests {
             output_type: Some("string".into()),
             key_type: None,
             states: vec![],
+            generates_watermarks: false,
         }
     }
 

@@ -144,6 +144,8 @@ pub struct StreamNode {
     pub key_type: Option<String>,
     /// Named states.
     pub states: Vec<StateDeclaration>,
+    /// True if the node assigns timestamps and makes watermarks.
+    pub generates_watermarks: bool,
 }
 
 /// A stream of records from one node to another.

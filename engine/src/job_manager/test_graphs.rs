@@ -58,6 +58,7 @@ fn vertex(index: u8, name: &str, parallelism: u32) -> JobVertex {
                 output_type: Some("i64".to_owned()),
                 key_type: None,
                 states: Vec::new(),
+                generates_watermarks: false,
             },
             operator_id: OperatorId::from_bytes([index + 1; 16]),
             user_defined_id: None,

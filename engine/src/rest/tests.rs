@@ -378,6 +378,7 @@ fn node(id: u32, operator: Operator) -> StreamNode {
         output_type: None,
         key_type: None,
         states: Vec::new(),
+        generates_watermarks: false,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use wasmtime::component::{ComponentType, Lift, Lower};
 
-use super::{LogLevel, SegmentContext, SourceStatus, metrics::MetricKind};
+use super::{LogLevel, SegmentContext, SourceStatus, TimeDomain, metrics::MetricKind};
 use crate::{
     base::stream_element::BatchKind,
     connector::Verdict,
@@ -159,6 +159,8 @@ pub(crate) struct WitStreamNode {
     #[component(name = "key-type")]
     key_type: Option<String>,
     states: Vec<WitStateDeclaration>,
+    #[component(name = "generates-watermarks")]
+    generates_watermarks: bool,
 }
 
 #[derive(ComponentType, Lift)]
@@ -277,6 +279,7 @@ impl From<WitStreamNode> for StreamNode {
             output_type: node.output_type,
             key_type: node.key_type,
             states: node.states.into_iter().map(Into::into).collect(),
+            generates_watermarks: node.generates_watermarks,
         }
     }
 }
@@ -337,6 +340,8 @@ pub(crate) struct WitOperatorContext {
     nodes: Vec<u32>,
     outputs: Vec<WitSegmentOutput>,
     restored: bool,
+    #[component(name = "state-cache-bytes")]
+    state_cache_bytes: u64,
 }
 
 impl From<&SegmentContext> for WitOperatorContext {
@@ -360,6 +365,7 @@ impl From<&SegmentContext> for WitOperatorContext {
                 })
                 .collect(),
             restored: false,
+            state_cache_bytes: context.state_cache_bytes,
         }
     }
 }
@@ -379,6 +385,25 @@ impl From<BatchKind> for WitBatchKind {
         match kind {
             BatchKind::Rows => Self::Rows,
             BatchKind::Lines => Self::Lines,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ComponentType, Lower)]
+#[component(enum)]
+#[repr(u8)]
+pub(crate) enum WitTimeDomain {
+    #[component(name = "event-time")]
+    EventTime,
+    #[component(name = "processing-time")]
+    ProcessingTime,
+}
+
+impl From<TimeDomain> for WitTimeDomain {
+    fn from(domain: TimeDomain) -> Self {
+        match domain {
+            TimeDomain::EventTime => Self::EventTime,
+            TimeDomain::ProcessingTime => Self::ProcessingTime,
         }
     }
 }

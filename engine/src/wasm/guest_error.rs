@@ -31,6 +31,14 @@ pub enum EntryPoint {
     ProcessWatermark,
     /// `operator-chain.process-watermark-status`.
     ProcessWatermarkStatus,
+    /// `operator-chain.fire-timers`.
+    FireTimers,
+    /// `operator-chain.begin-split`.
+    BeginSplit,
+    /// `operator-chain.end-split`.
+    EndSplit,
+    /// `operator-chain.advance-processing-time`.
+    AdvanceProcessingTime,
     /// `operator-chain.end-input`.
     EndInput,
     /// `operator-chain.close`.
@@ -49,6 +57,10 @@ impl EntryPoint {
             Self::PollSource => "poll-source",
             Self::ProcessWatermark => "process-watermark",
             Self::ProcessWatermarkStatus => "process-watermark-status",
+            Self::FireTimers => "fire-timers",
+            Self::BeginSplit => "begin-split",
+            Self::EndSplit => "end-split",
+            Self::AdvanceProcessingTime => "advance-processing-time",
             Self::EndInput => "end-input",
             Self::Close => "close",
         }
@@ -62,6 +74,10 @@ impl EntryPoint {
             | Self::PollSource
             | Self::ProcessWatermark
             | Self::ProcessWatermarkStatus
+            | Self::FireTimers
+            | Self::BeginSplit
+            | Self::EndSplit
+            | Self::AdvanceProcessingTime
             | Self::EndInput => true,
         }
     }

@@ -123,6 +123,10 @@ impl Host {
             | EntryPoint::PollSource
             | EntryPoint::ProcessWatermark
             | EntryPoint::ProcessWatermarkStatus
+            | EntryPoint::FireTimers
+            | EntryPoint::BeginSplit
+            | EntryPoint::EndSplit
+            | EntryPoint::AdvanceProcessingTime
             | EntryPoint::EndInput
             | EntryPoint::Close => self.limits.call_cpu_time,
         };
@@ -163,6 +167,10 @@ impl Host {
             | EntryPoint::PollSource
             | EntryPoint::ProcessWatermark
             | EntryPoint::ProcessWatermarkStatus
+            | EntryPoint::FireTimers
+            | EntryPoint::BeginSplit
+            | EntryPoint::EndSplit
+            | EntryPoint::AdvanceProcessingTime
             | EntryPoint::EndInput
             | EntryPoint::Close => "sandbox.call.cpu-time",
         };
@@ -296,6 +304,13 @@ fn add_output(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
         host.target_mut().emit_watermark_status(output, status);
         Ok(())
     })?;
+    instance.func_wrap("report-split-time", |mut store: Caller<'_>, (split, timestamp): (u32, i64)| {
+        let host = store.data_mut();
+        host.check_may_emit()?;
+        host.charge(1, 0)?;
+        host.target_mut().report_split_time(split, Timestamp(timestamp));
+        Ok(())
+    })?;
     instance.func_wrap(
         "reject-row",
         |mut store: Caller<'_>, (node, row, message, payload): (u32, Option<u32>, WasmStr, WasmList<u8>)| {
@@ -386,7 +401,16 @@ fn add_keyed_state(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<
         |_: Caller<'_>, _: (u32, Bytes, Option<Bytes>, u32)| -> wasmtime::Result<(Vec<u8>,)> {
             Err(not_provided("keyed-state.scan-map"))
         },
-    )
+    )?;
+    instance.func_wrap("append-many", |_: Caller<'_>, _: (u32, u32, Bytes)| -> wasmtime::Result<()> {
+        Err(not_provided("keyed-state.append-many"))
+    })?;
+    instance.func_wrap("clear-many", |_: Caller<'_>, _: (u32, u32, Bytes)| -> wasmtime::Result<()> {
+        Err(not_provided("keyed-state.clear-many"))
+    })?;
+    instance.func_wrap("load-maps", |_: Caller<'_>, _: (u32, u32, Bytes, u32)| -> wasmtime::Result<(Vec<u8>,)> {
+        Err(not_provided("keyed-state.load-maps"))
+    })
 }
 
 fn add_operator_state(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {

@@ -15,7 +15,7 @@ use wasmtime::{
 
 use super::{
     EntryPoint, GuestError, GuestFailure, SandboxLimits,
-    contract::{self, WitBatchKind, WitOperatorContext, WitSourceStatus, WitStatus, WitStreamGraph},
+    contract::{self, WitBatchKind, WitOperatorContext, WitSourceStatus, WitStatus, WitStreamGraph, WitTimeDomain},
     guest_error::{CallEvidence, MESSAGE_BYTES_MAX, backtrace, classify, cut, escape},
     host::{Host, Reported},
     limits::COMPONENT_HANDLES_MAX,
@@ -42,6 +42,10 @@ pub(crate) struct ExportIndices {
     poll_source: ComponentExportIndex,
     process_watermark: ComponentExportIndex,
     process_watermark_status: ComponentExportIndex,
+    fire_timers: ComponentExportIndex,
+    begin_split: ComponentExportIndex,
+    end_split: ComponentExportIndex,
+    advance_processing_time: ComponentExportIndex,
     end_input: ComponentExportIndex,
     close: ComponentExportIndex,
     mark_address: ComponentExportIndex,
@@ -61,6 +65,10 @@ impl ExportIndices {
             poll_source: of_chain("poll-source")?,
             process_watermark: of_chain("process-watermark")?,
             process_watermark_status: of_chain("process-watermark-status")?,
+            fire_timers: of_chain("fire-timers")?,
+            begin_split: of_chain("begin-split")?,
+            end_split: of_chain("end-split")?,
+            advance_processing_time: of_chain("advance-processing-time")?,
             end_input: of_chain("end-input")?,
             close: of_chain("close")?,
             mark_address: of_chain("mark-address")?,
@@ -70,6 +78,7 @@ impl ExportIndices {
 
 /// An export that takes a slice keeps the longest lifetime; it is called with shorter ones.
 type ProcessBatch = TypedFunc<(u32, WitBatchKind, u32, &'static [u8]), (WitStatus,)>;
+type FireTimers = TypedFunc<(WitTimeDomain, i64, u32, &'static [u8]), (WitStatus,)>;
 
 /// The exports that a segment calls again and again.
 #[derive(Clone, Copy)]
@@ -78,6 +87,10 @@ pub(crate) struct Exports {
     pub(crate) poll_source: TypedFunc<(u32,), (WitSourceStatus,)>,
     pub(crate) process_watermark: TypedFunc<(i64,), (WitStatus,)>,
     pub(crate) process_watermark_status: TypedFunc<(bool,), (WitStatus,)>,
+    pub(crate) fire_timers: FireTimers,
+    pub(crate) begin_split: TypedFunc<(u32,), (WitStatus,)>,
+    pub(crate) end_split: TypedFunc<(u32,), (WitStatus,)>,
+    pub(crate) advance_processing_time: TypedFunc<(i64,), (WitStatus,)>,
     pub(crate) end_input: TypedFunc<(u32,), (WitStatus,)>,
     pub(crate) close: TypedFunc<(), (WitStatus,)>,
 }
@@ -183,6 +196,10 @@ impl Instance {
             poll_source: self.export(&indices.poll_source),
             process_watermark: self.export(&indices.process_watermark),
             process_watermark_status: self.export(&indices.process_watermark_status),
+            fire_timers: self.export(&indices.fire_timers),
+            begin_split: self.export(&indices.begin_split),
+            end_split: self.export(&indices.end_split),
+            advance_processing_time: self.export(&indices.advance_processing_time),
             end_input: self.export(&indices.end_input),
             close: self.export(&indices.close),
         }

@@ -39,6 +39,8 @@ pub struct SandboxLimits {
     pub log_bytes_per_second: u64,
     /// Number of metrics.
     pub metrics_max: usize,
+    /// Bytes of keyed state that the guest may keep in its own memory, about.
+    pub state_cache_bytes: usize,
 }
 
 impl SandboxLimits {
@@ -57,6 +59,7 @@ impl SandboxLimits {
             log_line_bytes: bytes(configuration.get(&options::LOG_LINE_BYTES)),
             log_bytes_per_second: configuration.get(&options::LOG_BYTES_PER_SECOND).0,
             metrics_max: usize::try_from(configuration.get(&options::METRICS_MAX)).unwrap_or(usize::MAX),
+            state_cache_bytes: bytes(configuration.get(&options::STATE_CACHE_BYTES)),
         }
     }
 }

@@ -48,6 +48,9 @@ pub trait EmitTarget: 'static {
     /// Takes a watermark status for an output.
     fn emit_watermark_status(&mut self, output: u32, status: WatermarkStatus);
 
+    /// Takes the highest timestamp seen in a split of the source before the segment.
+    fn report_split_time(&mut self, _split: u32, _timestamp: Timestamp) {}
+
     /// Decides over a row that user code refused, given its number in the batch as the
     /// guest says.
     fn reject_row(&mut self, node: u32, row: Option<u32>, message: &str, payload: &[u8]) -> crate::connector::Verdict;
@@ -124,6 +127,8 @@ pub struct SegmentContext {
     pub nodes: Vec<u32>,
     /// Exits.
     pub outputs: Vec<SegmentOutput>,
+    /// Bytes of keyed state that the guest may keep in its own memory, about.
+    pub state_cache_bytes: u64,
 }
 
 /// How the operators of a segment are made again.
@@ -149,6 +154,15 @@ impl CancelFlag {
     pub fn is_canceled(&self) -> bool {
         self.0.load(std::sync::atomic::Ordering::Acquire)
     }
+}
+
+/// What a timer goes by.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum TimeDomain {
+    /// The watermark.
+    EventTime,
+    /// The clock.
+    ProcessingTime,
 }
 
 /// What a source of the plugin did when polled.

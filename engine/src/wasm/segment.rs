@@ -8,7 +8,7 @@ use std::{marker::PhantomData, sync::Arc};
 
 use super::{
     CancelFlag, CompiledPlugin, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, Replay,
-    SandboxLimits, SegmentContext, SourceStatus,
+    SandboxLimits, SegmentContext, SourceStatus, TimeDomain,
     contract::{WitOperatorContext, WitStatus},
     host::Host,
     instance::{Exports, Instance},
@@ -103,6 +103,61 @@ impl<T: EmitTarget> Segment<T> {
             let entry_point = EntryPoint::ProcessWatermarkStatus;
             let idle = status == WatermarkStatus::Idle;
             let (status,) = instance.call(entry_point, None, exports.process_watermark_status, (idle,))?;
+            instance.check_status(entry_point, status)
+        })
+    }
+
+    /// Fires timers, laid out as `operator-chain.fire-timers` takes them, all at or below `time`.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn fire_timers(
+        &mut self,
+        domain: TimeDomain,
+        time: Timestamp,
+        count: u32,
+        timers: &[u8],
+    ) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::FireTimers;
+            let params = (domain.into(), time.0, count, timers);
+            let (status,) = instance.call(entry_point, None, exports.fire_timers, params)?;
+            instance.check_status(entry_point, status)
+        })
+    }
+
+    /// The rows that follow come from this split of the source before the segment.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn begin_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::BeginSplit;
+            let (status,) = instance.call(entry_point, None, exports.begin_split, (split,))?;
+            instance.check_status(entry_point, status)
+        })
+    }
+
+    /// A split was read to its end.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn end_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::EndSplit;
+            let (status,) = instance.call(entry_point, None, exports.end_split, (split,))?;
+            instance.check_status(entry_point, status)
+        })
+    }
+
+    /// Tells operators that generate watermarks what time it is.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn advance_processing_time(&mut self, now: Timestamp) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::AdvanceProcessingTime;
+            let (status,) = instance.call(entry_point, None, exports.advance_processing_time, (now.0,))?;
             instance.check_status(entry_point, status)
         })
     }

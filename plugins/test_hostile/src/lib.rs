@@ -19,7 +19,7 @@ use engine::plugin::{
     keyed_state, logging, metrics, operator_state, output, timers,
 };
 use exports::engine::plugin::{
-    operator_chain::{BatchKind, Guest as OperatorChain, OperatorContext, SourceStatus, Status},
+    operator_chain::{BatchKind, Guest as OperatorChain, OperatorContext, SourceStatus, Status, TimeDomain},
     program::{Guest as Program, StreamGraph},
 };
 
@@ -158,6 +158,7 @@ fn graph_of_maps() -> StreamGraph {
         output_type: Some("string".to_owned()),
         key_type: None,
         states: Vec::new(),
+        generates_watermarks: false,
     };
     StreamGraph {
         job_name: None,
@@ -220,8 +221,20 @@ impl OperatorChain for Hostile {
         status
     }
 
-    fn fire_timers(_: Vec<u8>) -> Status {
-        Status::Ok
+    fn fire_timers(_: TimeDomain, _: i64, _: u32, _: Vec<u8>) -> Status {
+        misbehave("fire-timers", 0)
+    }
+
+    fn begin_split(_: u32) -> Status {
+        misbehave("begin-split", 0)
+    }
+
+    fn end_split(_: u32) -> Status {
+        misbehave("end-split", 0)
+    }
+
+    fn advance_processing_time(_: i64) -> Status {
+        misbehave("advance-processing-time", 0)
     }
 
     fn snapshot(_: u64) -> Status {

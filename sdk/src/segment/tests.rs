@@ -44,6 +44,7 @@ fn context(nodes: &[u32], outputs: &[(u32, Option<u32>)]) -> OperatorContext {
         nodes: nodes.to_vec(),
         outputs: outputs.iter().map(output).collect(),
         restored: false,
+        state_cache_bytes: 1 << 24,
     }
 }
 

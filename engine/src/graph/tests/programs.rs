@@ -49,6 +49,7 @@ impl Program {
             output_type: output.map(str::to_owned),
             key_type: None,
             states: Vec::new(),
+            generates_watermarks: false,
         });
         self.graph.nodes.last_mut().unwrap()
     }

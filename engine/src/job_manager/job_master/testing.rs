@@ -70,6 +70,7 @@ impl GraphBuilder {
             output_type: Some("string".to_owned()),
             key_type: None,
             states: Vec::new(),
+            generates_watermarks: false,
         };
         self.vertices.push(JobVertex {
             id: JobVertexId::from_bytes([number; 16]),

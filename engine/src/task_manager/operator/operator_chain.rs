@@ -624,6 +624,7 @@ impl Opener<'_> {
             attempt: context.attempt_number,
             nodes: nodes.collect(),
             outputs: planned.outputs.iter().map(|output| output.exit.clone()).collect(),
+            state_cache_bytes: self.setup.limits.state_cache_bytes as u64,
         };
         let plugin = self.setup.plugins.get(&digest).expect("the plugins of all segments were fetched");
         let opened = plugin.open(OpenSegment {

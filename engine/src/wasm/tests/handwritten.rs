@@ -26,7 +26,7 @@ const ZEROS: &str = "(i32.const 1024)";
 
 impl Handwritten {
     fn new() -> Self {
-        let open = "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)";
+        let open = "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i64) (result i32)";
         Self {
             memory_pages: 2,
             imports: "",
@@ -44,7 +44,18 @@ impl Handwritten {
                     "(param i32) (result i32)",
                     "(i32.const 0)",
                 ),
-                ("engine:plugin/operator-chain@0.1.0#fire-timers", "(param i32 i32) (result i32)", "(i32.const 0)"),
+                (
+                    "engine:plugin/operator-chain@0.1.0#fire-timers",
+                    "(param i32 i64 i32 i32 i32) (result i32)",
+                    "(i32.const 0)",
+                ),
+                ("engine:plugin/operator-chain@0.1.0#begin-split", "(param i32) (result i32)", "(i32.const 0)"),
+                ("engine:plugin/operator-chain@0.1.0#end-split", "(param i32) (result i32)", "(i32.const 0)"),
+                (
+                    "engine:plugin/operator-chain@0.1.0#advance-processing-time",
+                    "(param i64) (result i32)",
+                    "(i32.const 0)",
+                ),
                 ("engine:plugin/operator-chain@0.1.0#snapshot", "(param i64) (result i32)", "(i32.const 0)"),
                 (
                     "engine:plugin/operator-chain@0.1.0#notify-checkpoint-complete",

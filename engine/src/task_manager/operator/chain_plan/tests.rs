@@ -39,6 +39,7 @@ fn operator(id: u32, word: &str) -> ChainedOperator {
             output_type: None,
             key_type: None,
             states: Vec::new(),
+            generates_watermarks: false,
         },
         operator_id: OperatorId::from_bytes([0; 16]),
         user_defined_id: None,

@@ -124,6 +124,7 @@ fn stream_node(node: &TestNode) -> StreamNode {
         output_type: Some("bytes".into()),
         key_type: None,
         states: Vec::new(),
+        generates_watermarks: false,
     }
 }
 
