@@ -49,6 +49,11 @@ where
         Self { stream, selector, _key: PhantomData }
     }
 
+    /// How records are asked for their key.
+    pub(crate) fn selector(&self) -> Rc<S> {
+        Rc::clone(&self.selector)
+    }
+
     /// Adds an operator with one value per key.
     fn keyed_operator<U, V, F>(
         &self,

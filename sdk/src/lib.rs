@@ -50,6 +50,7 @@ mod graph;
 mod environment;
 mod data_stream;
 mod keyed_stream;
+mod join;
 mod segment;
 mod exports;
 mod current;
@@ -89,11 +90,12 @@ pub use crate::{
     data_stream::{DataStream, OutputTag},
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
+    join::{IntervalJoin, IntervalJoinContext, IntervalJoined, RegularJoin},
     key::{KeySelector, KeyWriter},
     keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
     metrics::{Counter, Gauge, Histogram},
     operator::{AggregateFunction, Context, Number, RuntimeContext, SourceFunction, SourceStatus},
-    record::{Bytes, Key, Owned, Pair, Record},
+    record::{Bytes, Either, Key, Owned, Pair, Record, TaggedUnion},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
     source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},
     text::{Csv, CsvField, CsvRow, Format, Text},

@@ -170,6 +170,23 @@ const NO_TIMERS: &str = "a timer fires in an operator that registers none";
 /// Collectors of a node's side outputs, by name.
 pub(crate) struct SideOutputs(pub(crate) Vec<(String, Box<dyn AnyCollector>)>);
 
+impl SideOutputs {
+    /// Hands a record to the side output of this name, if somebody listens to it.
+    ///
+    /// # Panics
+    /// Panics if the side output was taken with a tag of another record type.
+    pub(crate) fn output<X: Record + ?Sized>(&mut self, name: &str, record: X::View<'_>, timestamp: i64) {
+        let Some((_, collector)) = self.0.iter_mut().find(|(known, _)| known == name) else {
+            return;
+        };
+        let Some(collector) = collector.as_any().downcast_mut::<Collector<X>>() else {
+            panic!("side output \"{name}\" was taken with a tag of another record type");
+        };
+        collector.set_timestamp(timestamp);
+        collector.collect(record);
+    }
+}
+
 /// Where the records of a node go.
 pub(crate) struct Outputs<U: Record + ?Sized> {
     pub(crate) node: u32,
@@ -681,7 +698,10 @@ where
 
 /// The error of a node that cannot stand behind another one.
 fn not_first(wiring: &dyn Wiring) -> Error {
-    Error::new(format!("node {} is not the first of its segment, but keeps keyed state or has two inputs", wiring.node()))
+    Error::new(format!(
+        "node {} is not the first of its segment, but keeps keyed state or has two inputs",
+        wiring.node()
+    ))
 }
 
 /// A collector for an output of the node that is being built.

@@ -154,14 +154,7 @@ impl Context<'_> {
     /// # Panics
     /// Panics if the side output was taken with a tag of another type.
     pub fn output<X: Record + ?Sized>(&mut self, tag: &OutputTag<X>, record: X::View<'_>) {
-        let Some((_, collector)) = self.side_outputs.0.iter_mut().find(|(name, _)| name == tag.name()) else {
-            return;
-        };
-        let Some(collector) = collector.as_any().downcast_mut::<Collector<X>>() else {
-            panic!("side output \"{}\" was taken with a tag of another record type", tag.name());
-        };
-        collector.set_timestamp(self.timestamp);
-        collector.collect(record);
+        self.side_outputs.output::<X>(tag.name(), record, self.timestamp);
     }
 }
 
