@@ -13,7 +13,7 @@ use crate::{
     args::Args,
     bindings::{
         engine::plugin::graph::{ChainingStrategy, Operator as OperatorKind, Partitioner, StreamEdge, StreamGraph},
-        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput},
+        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput, TimeDomain},
     },
     current,
     data_stream::DataStream,
@@ -29,6 +29,10 @@ use crate::{
 
 /// A source of the plugin that does not end within this many polls fails the test.
 const POLLS_MAX: usize = 1_000_000;
+
+thread_local! {
+    static STATE_CACHE_BYTES: std::cell::Cell<u64> = const { std::cell::Cell::new(1 << 24) };
+}
 
 /// Runs a job in a test.
 ///
@@ -91,6 +95,22 @@ impl TestHarness {
         Self::open(program, args, false)
     }
 
+    /// As [`TestHarness::of_stream`], with a cache of keyed state of about this size.
+    #[cfg(test)]
+    pub(crate) fn of_stream_with_cache<T, U>(
+        function: impl FnOnce(DataStream<T>) -> DataStream<U>,
+        state_cache_bytes: u64,
+    ) -> Result<Self>
+    where
+        T: Record + ?Sized,
+        U: Record + ?Sized,
+    {
+        STATE_CACHE_BYTES.set(state_cache_bytes);
+        let harness = Self::of_stream(function);
+        STATE_CACHE_BYTES.set(1 << 24);
+        harness
+    }
+
     /// Runs a function from stream to stream.
     ///
     /// # Errors
@@ -120,6 +140,9 @@ impl TestHarness {
         let mut segments = Vec::new();
         for nodes in segments_of(&declaration, chained) {
             let context = context_of(&declaration, nodes);
+            let states = &declaration.nodes[context.nodes[0] as usize - 1].states;
+            host::declare_instance(segments.len(), states.iter().map(|state| state.kind).collect());
+            host::enter_instance(segments.len());
             let segment = Segment::open(&graph.borrow(), &context)?;
             let OperatorContext { nodes, outputs, .. } = context;
             let head = &declaration.nodes[nodes[0] as usize - 1];
@@ -173,7 +196,19 @@ impl TestHarness {
     /// # Errors
     /// Returns an error if user code fails.
     pub fn process_watermark(&mut self, timestamp: i64) -> Result<()> {
-        self.each_segment(|segment| segment.process_watermark(timestamp))
+        for index in 0..self.segments.len() {
+            while let Some((_, due)) = host::take_due_timers(index, TimeDomain::EventTime, timestamp, 3) {
+                self.call(index, |segment| segment.fire_timers(TimeDomain::EventTime, timestamp, &due))?;
+            }
+            self.call(index, |segment| segment.process_watermark(timestamp))?;
+        }
+        Ok(())
+    }
+
+    /// Lets the host know all state that it does not.
+    #[cfg(test)]
+    pub(crate) fn snapshot(&mut self) -> Result<()> {
+        (0..self.segments.len()).try_for_each(|index| self.call(index, Segment::snapshot))
     }
 
     /// Polls sources of the plugin to their ends, then ends event time and all inputs.
@@ -187,7 +222,14 @@ impl TestHarness {
             }
         }
         self.process_watermark(i64::MAX)?;
-        self.each_segment(|segment| segment.end_input(0))
+        for index in 0..self.segments.len() {
+            let inputs = self.declaration.nodes[self.segments[index].nodes[0] as usize - 1].input_types.len();
+            for input in 0..inputs.max(1) {
+                let input = u32::try_from(input).expect("an operator has fewer inputs");
+                self.call(index, |segment| segment.end_input(input))?;
+            }
+        }
+        Ok(())
     }
 
     /// The lines that the only sink of the engine got, in the order in which they came.
@@ -263,13 +305,10 @@ impl TestHarness {
         Err(Error::new(format!("a source did not end within {POLLS_MAX} polls")))
     }
 
-    fn each_segment(&mut self, f: impl Fn(&mut Segment) -> Result<(), Failed>) -> Result<()> {
-        (0..self.segments.len()).try_for_each(|index| self.call(index, &f))
-    }
-
     /// Calls a segment, then delivers what it emitted.
     fn call<R>(&mut self, index: usize, f: impl FnOnce(&mut Segment) -> Result<R, Failed>) -> Result<R> {
         host::skip_rejected(self.skip_rejected);
+        host::enter_instance(index);
         let result = f(&mut self.segments[index].segment);
         let calls = host::take_calls();
         let mut failure = None;
@@ -305,9 +344,9 @@ impl TestHarness {
         let targets = self.declaration.edges.iter().filter(|edge| {
             edge.source == node && edge.side_output.as_deref() == side_output && edge.selector == selector
         });
-        for target in targets.map(|edge| edge.target).collect::<Vec<_>>() {
+        for (target, input) in targets.map(|edge| (edge.target, edge.input)).collect::<Vec<_>>() {
             match self.segments.iter().position(|segment| segment.nodes[0] == target) {
-                Some(index) => self.call(index, |segment| segment.process_batch(0, Batch::Rows(rows)))?,
+                Some(index) => self.call(index, |segment| segment.process_batch(input, Batch::Rows(rows)))?,
                 None if self.is_sink(target) => self.sinks.entry(target).or_default().extend(owned_rows(rows)),
                 None => {}
             }
@@ -430,6 +469,6 @@ fn context_of(graph: &StreamGraph, nodes: Vec<u32>) -> OperatorContext {
         nodes,
         outputs,
         restored: false,
-        state_cache_bytes: 1 << 24,
+        state_cache_bytes: STATE_CACHE_BYTES.get(),
     }
 }

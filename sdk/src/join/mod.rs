@@ -9,6 +9,8 @@
 mod side;
 mod interval;
 mod regular;
+#[cfg(test)]
+mod tests;
 
 use std::rc::Rc;
 

@@ -1,0 +1,186 @@
+//! Joins against models that keep everything in one map.
+//!
+//! Each case is a random run of records of either side and of watermarks, with caches so
+//! small that nothing stays in them, or so large that all does.
+
+use std::collections::BTreeMap;
+
+use proptest::{collection::vec, prelude::*};
+
+use crate::{TestHarness, host, prelude::*};
+
+/// What the job is fed with.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Left { key: u8, timestamp: i64 },
+    Right { key: u8, timestamp: i64 },
+    Watermark(i64),
+}
+
+/// A record of either stream; `id` tells apart those with equal keys.
+#[derive(Record, Clone, Debug)]
+struct Item {
+    is_left: bool,
+    key: u8,
+    id: u32,
+}
+
+/// Ids of a left and a right record, and the timestamp of the result.
+type Joined = (u32, u32, i64);
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    // Watermarks rise slowly, so that some records are late and most are not.
+    let step = (0_u8..12, 0_u8..3, -20_i64..20, 0_i64..6);
+    vec(step, 0..50).prop_map(|steps| {
+        let mut now = 0;
+        let step = |(kind, key, distance, progress)| {
+            now += progress;
+            let timestamp = now + distance;
+            match kind {
+                0..5 => Step::Left { key, timestamp },
+                5..10 => Step::Right { key, timestamp },
+                _ => Step::Watermark(now - 12),
+            }
+        };
+        steps.into_iter().map(step).collect()
+    })
+}
+
+/// Small, smaller than a batch, or large.
+fn cache_bytes() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(1), Just(600), Just(1 << 24)]
+}
+
+fn side(items: &DataStream<Item>, is_left: bool) -> DataStream<(u8, u32)> {
+    items.flat_map(move |item, out: &mut Collector<(u8, u32)>| {
+        if item.is_left == is_left {
+            out.collect((item.key, item.id));
+        }
+    })
+}
+
+/// Runs a job over the steps; returns what it gave, and what is left in state and timers.
+fn run(
+    steps: &[Step],
+    cache_bytes: u64,
+    job: impl FnOnce(&DataStream<Item>) -> DataStream<Joined>,
+) -> (Vec<(Joined, Option<i64>)>, Option<f64>) {
+    let mut harness = TestHarness::of_stream_with_cache(|items: DataStream<Item>| job(&items), cache_bytes).unwrap();
+    for (id, step) in (0_u32..).zip(steps) {
+        let mut push = |is_left, key, timestamp| {
+            harness.push_with_timestamp::<Item>(&Item { is_left, key, id }, timestamp).unwrap();
+        };
+        match *step {
+            Step::Left { key, timestamp } => push(true, key, timestamp),
+            Step::Right { key, timestamp } => push(false, key, timestamp),
+            Step::Watermark(time) => harness.process_watermark(time).unwrap(),
+        }
+    }
+    harness.finish().unwrap();
+    harness.snapshot().unwrap();
+    let mut joined = harness.records_with_timestamps::<Joined>().unwrap();
+    joined.sort_unstable();
+    (joined, harness.metric("numLateRecordsDropped"))
+}
+
+/// Flink's `IntervalJoinOperator`: the pairs, and the ids of late records.
+fn interval_model(steps: &[Step], lower: i64, upper: i64) -> (Vec<Joined>, Vec<u32>) {
+    let mut watermark = i64::MIN;
+    let (mut lefts, mut rights) = (BTreeMap::<(u8, i64), Vec<u32>>::new(), BTreeMap::<(u8, i64), Vec<u32>>::new());
+    let (mut joined, mut late) = (Vec::new(), Vec::new());
+    for (id, step) in (0_u32..).zip(steps) {
+        match *step {
+            Step::Left { timestamp, .. } | Step::Right { timestamp, .. } if timestamp < watermark => late.push(id),
+            Step::Left { key, timestamp } => {
+                lefts.entry((key, timestamp)).or_default().push(id);
+                let partners = rights.iter().filter(|((of, other), _)| {
+                    *of == key && timestamp + lower <= *other && *other <= timestamp + upper
+                });
+                for ((_, other), ids) in partners {
+                    joined.extend(ids.iter().map(|right| (id, *right, timestamp.max(*other))));
+                }
+            }
+            Step::Right { key, timestamp } => {
+                rights.entry((key, timestamp)).or_default().push(id);
+                let partners = lefts.iter().filter(|((of, other), _)| {
+                    *of == key && timestamp - upper <= *other && *other <= timestamp - lower
+                });
+                for ((_, other), ids) in partners {
+                    joined.extend(ids.iter().map(|left| (*left, id, timestamp.max(*other))));
+                }
+            }
+            Step::Watermark(time) if watermark < time => {
+                watermark = time;
+                // Each record has a timer at its timestamp and the time that the other side has to come.
+                lefts.retain(|(_, timestamp), _| time < timestamp + upper.max(0));
+                rights.retain(|(_, timestamp), _| time < timestamp + (-lower).max(0));
+            }
+            Step::Watermark(_) => {}
+        }
+    }
+    (joined, late)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn interval_joins_give_the_pairs_of_the_model(
+        steps in steps(),
+        (lower, length) in (-15_i64..15, 0_i64..12),
+        exclusive: (bool, bool),
+        cache_bytes in cache_bytes(),
+    ) {
+        let upper = lower + length;
+        let (lower_inclusive, upper_inclusive) = (lower + i64::from(exclusive.0), upper - i64::from(exclusive.1));
+        let (mut expected, late) = interval_model(&steps, lower_inclusive, upper_inclusive);
+        expected.sort_unstable();
+        let (joined, dropped) = run(&steps, cache_bytes, |items| {
+            let (lefts, rights) = (side(items, true), side(items, false));
+            let mut join = lefts.key_by(|left| left.0).interval_join(&rights.key_by(|right| right.0)).between(lower, upper);
+            if exclusive.0 {
+                join = join.lower_bound_exclusive();
+            }
+            if exclusive.1 {
+                join = join.upper_bound_exclusive();
+            }
+            join.process(|left, right, context, out: &mut Collector<Joined>| {
+                assert_eq!(left.0, right.0);
+                assert_eq!(context.timestamp(), context.left_timestamp().max(context.right_timestamp()));
+                out.collect((left.1, right.1, context.timestamp()));
+            })
+        });
+        let expected: Vec<_> = expected.into_iter().map(|joined| (joined, Some(joined.2))).collect();
+        prop_assert_eq!(joined, expected);
+        #[expect(clippy::cast_precision_loss, reason = "tests have few records")]
+        let expected_dropped = (!late.is_empty()).then_some(late.len() as f64);
+        prop_assert_eq!(dropped, expected_dropped);
+        prop_assert_eq!(host::kept_anything(), false);
+    }
+
+    #[test]
+    fn regular_joins_give_all_pairs(steps in steps(), cache_bytes in cache_bytes()) {
+        let of = |is_left| (0_u32..).zip(&steps).filter_map(move |(id, step)| match *step {
+            Step::Left { key, timestamp } if is_left => Some((key, timestamp, id)),
+            Step::Right { key, timestamp } if !is_left => Some((key, timestamp, id)),
+            _ => None,
+        });
+        let pairs = of(true).flat_map(|left| of(false).map(move |right| (left, right)));
+        let same_key = pairs.filter(|(left, right)| left.0 == right.0);
+        let mut expected: Vec<_> = same_key.map(|(left, right)| {
+            let timestamp = left.1.max(right.1);
+            ((left.2, right.2, timestamp), Some(timestamp))
+        }).collect();
+        expected.sort_unstable();
+        let (joined, _) = run(&steps, cache_bytes, |items| {
+            let (lefts, rights) = (side(items, true), side(items, false));
+            let joined = lefts.key_by(|left| left.0).regular_join(&rights.key_by(|right| right.0));
+            joined.process(|left, right, out: &mut Collector<(u32, u32)>| out.collect((left.1, right.1))).process(
+                |(left, right), context, out: &mut Collector<Joined>| {
+                    out.collect((left, right, context.timestamp().unwrap()));
+                },
+            )
+        });
+        prop_assert_eq!(joined, expected);
+    }
+}
