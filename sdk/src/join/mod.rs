@@ -62,8 +62,7 @@ where
         graph.add_factory(node, Box::new(TwoInputFactory::<L, R, U, _>::new(make)));
         graph.connect(&self.left.origins, (node, 0), &descriptor_of::<L>());
         graph.connect(&self.right.origins, (node, 1), &descriptor_of::<R>());
-        graph.node_mut(node).key_type = Some(descriptor_of::<K>());
-        graph.node_mut(node).states = states;
+        graph.set_keyed::<K>(node, states);
         drop(graph);
         DataStream::of_node(Rc::clone(&self.left.graph), node)
     }

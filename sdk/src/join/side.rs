@@ -7,7 +7,7 @@ use engine_rows::row::Rows;
 use crate::{
     current,
     error::Outcome,
-    key::{KeySelector, hash_of},
+    key::{KeySelector, encode_key_of, hash_of},
     operator::Element,
     record::{Key, Record, Timed},
     state::ListCache,
@@ -58,16 +58,10 @@ where
         if other.is_complete() {
             return;
         }
-        for (index, row) in (0_u32..).zip(Rows::new(batch).map_while(Result::ok)) {
+        for row in Rows::new(batch).map_while(Result::ok) {
             for namespace in namespaces(row.timestamp) {
-                other.prefetch(row.key_hash, namespace.as_ref(), |key| {
-                    current::enter_row(index);
-                    // A row that cannot be decoded is reported in its turn.
-                    T::decode(row.payload, |record| {
-                        self.selector.with_key(T::peek(&record), |of_record| K::encode(of_record, key));
-                    })
-                    .ok();
-                });
+                let key = |out: &mut Vec<u8>| encode_key_of::<T, K, S>(&self.selector, row.payload, out);
+                other.prefetch(row.key_hash, namespace.as_ref(), key);
             }
         }
         other.fetch();

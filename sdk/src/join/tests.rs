@@ -65,7 +65,11 @@ fn run(
     cache_bytes: u64,
     job: impl FnOnce(&DataStream<Item>) -> DataStream<Joined>,
 ) -> (Vec<(Joined, Option<i64>)>, Option<f64>) {
-    let mut harness = TestHarness::of_stream_with_cache(|items: DataStream<Item>| job(&items), cache_bytes).unwrap();
+    let program = |env: &StreamExecutionEnvironment, _: &Args| {
+        job(&env.from_source(FileSource::json_lines::<Item>("items"))).sink_to(DiscardSink);
+        Ok(())
+    };
+    let mut harness = TestHarness::with_cache_bytes(program, &[], cache_bytes).unwrap();
     for (id, step) in (0_u32..).zip(steps) {
         let mut push = |is_left, key, timestamp| {
             harness.push_with_timestamp::<Item>(&Item { is_left, key, id }, timestamp).unwrap();
@@ -122,7 +126,7 @@ fn interval_model(steps: &[Step], lower: i64, upper: i64) -> (Vec<Joined>, Vec<u
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(10_000))]
+    #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn interval_joins_give_the_pairs_of_the_model(

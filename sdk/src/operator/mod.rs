@@ -22,7 +22,7 @@ pub use self::{
     stateless::Context,
 };
 pub(crate) use self::{
-    keyed::{AtEnd, Count, Fold, KeyedReduce, MaxOf, MinOf, ReduceAtEnd, Running, SumOf},
+    keyed::{AtEnd, Count, Fold, KeyedReduce, MaxOf, MinOf, ReduceAtEnd, Running, SumOf, VALUE},
     source::{Elements, SourceFactory},
     stateless::{Filter, FlatMap, FormatOutput, HashOutput, Identity, Map, PartitionOutput, Process, TryMap},
 };
