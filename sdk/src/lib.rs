@@ -51,6 +51,7 @@ mod environment;
 mod data_stream;
 mod keyed_stream;
 mod join;
+mod rank;
 mod segment;
 mod exports;
 mod current;
@@ -95,6 +96,7 @@ pub use crate::{
     keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
     metrics::{Counter, Gauge, Histogram},
     operator::{AggregateFunction, Context, Number, RuntimeContext, SourceFunction, SourceStatus},
+    rank::{Deduplicate, EventTimeDeduplicate, Keep, TopN},
     record::{Bytes, Either, Key, Owned, Pair, Record, TaggedUnion},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
     source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},

@@ -315,6 +315,8 @@ macro_rules! owned_record {
     };
 }
 
+pub(crate) use owned_record;
+
 macro_rules! owned_records {
     ($($type:ty),*) => { $(owned_record!([] $type);)* };
 }
