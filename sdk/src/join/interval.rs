@@ -24,7 +24,7 @@ use crate::{
     keyed_stream::KeyedStream,
     metrics::Counter,
     operator::{Element, SideOutputs, TwoInputFunction},
-    record::{Key, Record, Timed},
+    record::{Key, Pair, Record},
     state::{ListCache, Timer, Timers},
 };
 
@@ -146,8 +146,10 @@ where
         let function = Rc::new(function);
         let interval = Interval { lower: self.lower, upper: self.upper };
         let late = [self.late_left.clone(), self.late_right.clone()];
-        let states =
-            vec![graph::state::<Timed<L>>(LEFT, StateKind::List), graph::state::<Timed<R>>(RIGHT, StateKind::List)];
+        let states = vec![
+            graph::state::<Pair<L, i64>>(LEFT, StateKind::List),
+            graph::state::<Pair<R, i64>>(RIGHT, StateKind::List),
+        ];
         self.inputs.operator(("Interval Join", "IntervalJoin"), states, move |left, right, states| {
             IntervalJoinFunction {
                 left: Side::<L, K, A>::new(left, states.list(LEFT)),
@@ -304,13 +306,13 @@ fn join<T, U, K, S, C>(
         let time = interval.cleanup_time(number);
         timers.register(TimeDomain::EventTime, time, hash, key, &timer_namespace(input, bucket));
     }
-    own.rows.append(slot, (element.timestamp, record));
+    own.rows.append(slot, (T::shorten(record), &element.timestamp));
     let (first, last) = interval.partners(element.timestamp, timers.watermark());
     for bucket in interval.buckets(element.timestamp, timers.watermark()) {
         if let Some(slot) = other.rows.slot_of_some(hash, key, &bucket) {
-            other.rows.for_each(slot, |(timestamp, other)| {
+            other.rows.for_each(slot, |(other, timestamp)| {
                 if (first..=last).contains(&timestamp) {
-                    pair(timestamp, U::peek(&other));
+                    pair(timestamp, other);
                 }
             });
         }
@@ -329,7 +331,7 @@ fn has_timestamp(element: Element) -> bool {
     has_timestamp
 }
 
-fn drop_list<T: Record + ?Sized>(rows: &mut ListCache<Timed<T>>, timer: Timer<'_>, bucket: &[u8]) {
+fn drop_list<T: Record + ?Sized>(rows: &mut ListCache<Pair<T, i64>>, timer: Timer<'_>, bucket: &[u8]) {
     if let Some(slot) = rows.slot_of_some(timer.hash, timer.key, bucket) {
         rows.clear(slot);
     }

@@ -15,7 +15,7 @@ use crate::{
     key::KeySelector,
     keyed_stream::KeyedStream,
     operator::{Element, SideOutputs, TwoInputFunction},
-    record::{Key, Record, Timed},
+    record::{Key, Pair, Record},
     state::TimeToLive,
 };
 
@@ -102,7 +102,7 @@ where
 
 fn rows_state<T: Record + ?Sized>(name: &str, time_to_live: Option<TimeToLive>) -> StateDeclaration {
     let time_to_live = time_to_live.map(|ttl| ttl.duration_ms.cast_unsigned());
-    StateDeclaration { time_to_live, ..graph::state::<Timed<T>>(name, StateKind::List) }
+    StateDeclaration { time_to_live, ..graph::state::<Pair<T, i64>>(name, StateKind::List) }
 }
 
 struct RegularJoinFunction<L: ?Sized, R: ?Sized, K: ?Sized, A, B, F> {
@@ -129,9 +129,9 @@ fn join<T, U, K, S, C>(
 {
     let hash = own.take_key(record, element, key);
     let slot = own.rows.slot(hash, key, &[]);
-    own.rows.append(slot, (element.timestamp, record));
+    own.rows.append(slot, (T::shorten(record), &element.timestamp));
     if let Some(slot) = other.rows.slot_of_some(hash, key, &[]) {
-        other.rows.for_each(slot, |(timestamp, other)| pair(timestamp, U::peek(&other)));
+        other.rows.for_each(slot, |(other, timestamp)| pair(timestamp, other));
     }
 }
 

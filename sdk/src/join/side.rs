@@ -9,7 +9,7 @@ use crate::{
     error::Outcome,
     key::{KeySelector, encode_key_of, hash_of},
     operator::Element,
-    record::{Key, Record, Timed},
+    record::{Key, Pair, Record},
     state::ListCache,
 };
 
@@ -20,7 +20,7 @@ pub(super) const RIGHT: &str = "right";
 /// One input of a join: how records are asked for their key, and those that came.
 pub(super) struct Side<T: ?Sized, K: ?Sized, S> {
     selector: Rc<S>,
-    pub(super) rows: ListCache<Timed<T>>,
+    pub(super) rows: ListCache<Pair<T, i64>>,
     _key: PhantomData<Rc<K>>,
 }
 
@@ -30,7 +30,7 @@ where
     K: Key + ?Sized,
     S: KeySelector<T, K>,
 {
-    pub(super) fn new(selector: Rc<S>, rows: ListCache<Timed<T>>) -> Self {
+    pub(super) fn new(selector: Rc<S>, rows: ListCache<Pair<T, i64>>) -> Self {
         Self { selector, rows, _key: PhantomData }
     }
 
@@ -46,7 +46,7 @@ where
     /// go. `namespaces` says by timestamp which lists that are.
     pub(super) fn begin_batch<U, N>(
         &mut self,
-        other: &mut ListCache<Timed<U>>,
+        other: &mut ListCache<Pair<U, i64>>,
         batch: &[u8],
         namespaces: impl Fn(i64) -> N,
     ) where

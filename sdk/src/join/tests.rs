@@ -3,11 +3,11 @@
 //! Each case is a random run of records of either side and of watermarks, with caches so
 //! small that nothing stays in them, or so large that all does.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
 
-use crate::{TestHarness, host, prelude::*};
+use crate::{OutputTag, TestHarness, host, prelude::*};
 
 /// What the job is fed with.
 #[derive(Clone, Copy, Debug)]
@@ -187,4 +187,116 @@ proptest! {
         });
         prop_assert_eq!(joined, expected);
     }
+}
+
+#[test]
+fn late_records_go_to_side_outputs() {
+    let program = |env: &StreamExecutionEnvironment, _: &Args| {
+        let items = env.from_source(FileSource::json_lines::<Item>("items"));
+        let (lefts, rights) = (side(&items, true), side(&items, false));
+        let (late_left, late_right) = (OutputTag::new("late-left"), OutputTag::new("late-right"));
+        let joined = lefts
+            .key_by(|left| left.0)
+            .interval_join(&rights.key_by(|right| right.0))
+            .between(-5, 5)
+            .side_output_left_late_data(&late_left)
+            .side_output_right_late_data(&late_right)
+            .process(|left, right, context, out: &mut Collector<(u32, u32)>| {
+                context.output(
+                    &OutputTag::<i64>::new("times"),
+                    context.left_timestamp() * 1000 + context.right_timestamp(),
+                );
+                out.collect((left.1, right.1));
+            });
+        joined.sink_to(DiscardSink).name("joined");
+        joined.get_side_output(&late_left).sink_to(DiscardSink).name("late left");
+        joined.get_side_output(&late_right).sink_to(DiscardSink).name("late right");
+        joined.get_side_output(&OutputTag::<i64>::new("times")).sink_to(DiscardSink).name("times");
+        Ok(())
+    };
+    let mut harness = TestHarness::new(program, &[]).unwrap();
+    let mut push = |harness: &mut TestHarness, is_left, id, timestamp| {
+        harness.push_with_timestamp::<Item>(&Item { is_left, key: 0, id }, timestamp).unwrap();
+    };
+    push(&mut harness, true, 1, 10);
+    harness.process_watermark(12).unwrap();
+    // At the watermark is not late, as in Flink.
+    for (id, timestamp) in [(2, 11), (3, 12), (4, 13)] {
+        push(&mut harness, false, id, timestamp);
+        push(&mut harness, true, 10 + id, timestamp);
+    }
+    harness.finish().unwrap();
+    assert_eq!(
+        harness.records_of::<(u32, u32)>("joined").unwrap(),
+        [(1, 3), (13, 3), (1, 4), (13, 4), (14, 3), (14, 4)]
+    );
+    assert_eq!(harness.records_of::<(u8, u32)>("late left").unwrap(), [(0, 12)]);
+    assert_eq!(harness.records_of::<(u8, u32)>("late right").unwrap(), [(0, 2)]);
+    let times = harness.records_of::<i64>("times").unwrap();
+    assert_eq!(times, [10_012, 12_012, 10_013, 12_013, 13_012, 13_013]);
+    assert_eq!(harness.metric("numLateRecordsDropped"), None);
+}
+
+#[test]
+fn a_record_is_forgotten_when_its_time_is_over() {
+    let mut harness = TestHarness::of_stream(|items: DataStream<Item>| {
+        let (lefts, rights) = (side(&items, true), side(&items, false));
+        let joined = lefts.key_by(|left| left.0).regular_join(&rights.key_by(|right| right.0));
+        joined
+            .state_ttl(Duration::from_millis(10))
+            .process(|left, right, out: &mut Collector<(u32, u32)>| out.collect((left.1, right.1)))
+    })
+    .unwrap();
+    for (id, is_left, now) in [(1, true, 5), (2, true, 8), (3, false, 14), (4, false, 15), (5, true, 24), (6, true, 25)]
+    {
+        harness.set_processing_time(now).unwrap();
+        harness.push::<Item>(&Item { is_left, key: 0, id }).unwrap();
+    }
+    harness.finish().unwrap();
+    assert_eq!(harness.records::<(u32, u32)>().unwrap(), [(1, 3), (2, 3), (2, 4), (5, 4)]);
+}
+
+#[test]
+fn mistakes_are_named() {
+    type Pairs = DataStream<(u32, u32)>;
+    let error = |job: fn(DataStream<Item>) -> Pairs| TestHarness::of_stream(job).map(|_| ()).unwrap_err().to_string();
+    let message = error(|items| {
+        let keyed = items.key_by(|item| item.key);
+        let join = keyed.interval_join(&keyed).between(3, 2);
+        join.process(|left, right, _, out: &mut Collector<(u32, u32)>| out.collect((left.id, right.id)))
+    });
+    assert_eq!(message, "between: the lower bound of 3 ms is above the upper bound of 2 ms");
+    let message = error(|items| {
+        let keyed = items.key_by(|item| item.key);
+        let join = keyed.regular_join(&keyed).state_ttl(Duration::ZERO);
+        join.process(|left, right, out: &mut Collector<(u32, u32)>| out.collect((left.id, right.id)))
+    });
+    assert_eq!(message, "state_ttl: the time must be at least 1 ms, not 0ns");
+}
+
+#[test]
+fn records_that_cannot_be_joined_are_rejected() {
+    let mut harness = TestHarness::of_stream(|items: DataStream<Item>| {
+        let (lefts, rights) = (side(&items, true), side(&items, false));
+        let join = lefts.key_by(|left| left.0).interval_join(&rights.key_by(|right| right.0)).between(0, 10);
+        join.process(|left, right, _, out: &mut Collector<(u32, u32)>| {
+            if right.1 == 3 {
+                engine_sdk::bail!("three is too much");
+            }
+            out.collect((left.1, right.1));
+            Ok(())
+        })
+    })
+    .unwrap();
+    harness.skip_rejected();
+    harness.push::<Item>(&Item { is_left: true, key: 0, id: 1 }).unwrap();
+    harness.push_with_timestamp::<Item>(&Item { is_left: true, key: 0, id: 2 }, 5).unwrap();
+    for id in [3, 4] {
+        harness.push_with_timestamp::<Item>(&Item { is_left: false, key: 0, id }, 6).unwrap();
+    }
+    harness.finish().unwrap();
+    assert_eq!(harness.records::<(u32, u32)>().unwrap(), [(2, 4)]);
+    let no_timestamp = "an interval join got a record without timestamp; use `assign_timestamps_and_watermarks` before \
+                        `key_by`";
+    assert_eq!(harness.rejected(), [no_timestamp, "three is too much"]);
 }

@@ -2,7 +2,7 @@
 
 use std::{cell::OnceCell, marker::PhantomData};
 
-use crate::record::{DecodeError, Nesting, Reader, Record, Timed, TypeDescriptor, Value, decode_value, owned_record};
+use crate::record::{DecodeError, Nesting, Pair, Reader, Record, TypeDescriptor, Value, decode_value, owned_record};
 
 /// Records of type `T`, best first, each with its timestamp.
 ///
@@ -10,7 +10,7 @@ use crate::record::{DecodeError, Nesting, Reader, Record, Timed, TypeDescriptor,
 /// kept as well; beside them what they are ordered by, which is found anew after they
 /// were read from the state.
 pub(super) struct Ranked<T: ?Sized, O> {
-    /// The records, each a `Timed<T>`.
+    /// The records, each a `Pair<T, i64>`.
     records: Vec<u8>,
     /// End of each record in `records`.
     ends: Vec<usize>,
@@ -57,7 +57,7 @@ impl<T: Record + ?Sized, O: Ord> Ranked<T, O> {
     /// moves down.
     pub(super) fn insert(&mut self, place: usize, order: O, record: T::Ref<'_>, timestamp: i64) {
         let (start, end) = (self.start(place), self.records.len());
-        Timed::<T>::encode_within((timestamp, record), &mut self.records);
+        Pair::<T, i64>::encode_within((T::shorten(record), &timestamp), &mut self.records);
         let bytes = self.records.len() - end;
         self.records[start..].rotate_right(bytes);
         self.ends[place..].iter_mut().for_each(|end| *end += bytes);
@@ -80,8 +80,9 @@ impl<T: Record + ?Sized, O: Ord> Ranked<T, O> {
     #[inline]
     pub(super) fn with_record<R>(&self, place: usize, f: impl FnOnce(T::View<'_>, i64) -> R) -> R {
         let mut reader = Reader::new(&self.records[self.start(place)..self.ends[place]]);
-        let record = Timed::<T>::decode_within(&mut reader, |(timestamp, record), _| f(record, timestamp));
-        record.expect("records are kept as they were encoded")
+        let record =
+            T::decode_within(&mut reader, |record, reader| i64::read(reader).map(|timestamp| f(record, timestamp)));
+        record.flatten().expect("records are kept as they were encoded")
     }
 
     fn start(&self, place: usize) -> usize {
@@ -91,7 +92,7 @@ impl<T: Record + ?Sized, O: Ord> Ranked<T, O> {
 
 impl<T: Record + ?Sized, O> Value<'_> for Ranked<T, O> {
     fn descriptor(nesting: Nesting) -> TypeDescriptor {
-        TypeDescriptor::List(Box::new(Timed::<T>::descriptor(nesting.inner())))
+        TypeDescriptor::List(Box::new(Pair::<T, i64>::descriptor(nesting.inner())))
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -99,7 +100,7 @@ impl<T: Record + ?Sized, O> Value<'_> for Ranked<T, O> {
         let mut records = reader.clone();
         let mut ends = Vec::new();
         for _ in 0..count {
-            Timed::<T>::decode_within(reader, |_, _| ())?;
+            Pair::<T, i64>::decode_within(reader, |_, _| ())?;
             ends.push(records.remaining() - reader.remaining());
         }
         let records = records.bytes(ends.last().copied().unwrap_or(0))?.to_owned();

@@ -9,11 +9,10 @@
 mod value;
 mod pair;
 mod tagged;
-mod timed;
 
 pub use engine_rows::descriptor::TypeDescriptor;
 
-pub(crate) use self::{timed::Timed, value::write_bytes};
+pub(crate) use self::value::write_bytes;
 
 pub use self::{
     pair::Pair,
