@@ -93,9 +93,8 @@ pub struct IntervalJoined<L: ?Sized, R: ?Sized, K: ?Sized, A, B> {
     /// Bounds in milliseconds, both included.
     lower: i64,
     upper: i64,
-    /// Names of side outputs.
-    late_left: Option<String>,
-    late_right: Option<String>,
+    late_left: Option<OutputTag<L>>,
+    late_right: Option<OutputTag<R>>,
 }
 
 impl<L, R, K, A, B> IntervalJoined<L, R, K, A, B>
@@ -121,13 +120,13 @@ where
     /// Hands late records of the first stream to a side output.
     #[must_use]
     pub fn side_output_left_late_data(self, tag: &OutputTag<L>) -> Self {
-        Self { late_left: Some(tag.name().to_owned()), ..self }
+        Self { late_left: Some(tag.clone()), ..self }
     }
 
     /// Hands late records of the second stream to a side output.
     #[must_use]
     pub fn side_output_right_late_data(self, tag: &OutputTag<R>) -> Self {
-        Self { late_right: Some(tag.name().to_owned()), ..self }
+        Self { late_right: Some(tag.clone()), ..self }
     }
 
     /// Hands each pair to the closure, which may hand any number of records to the collector.
@@ -145,7 +144,7 @@ where
     {
         let function = Rc::new(function);
         let interval = Interval { lower: self.lower, upper: self.upper };
-        let late = [self.late_left.clone(), self.late_right.clone()];
+        let (late_left, late_right) = (self.late_left.clone(), self.late_right.clone());
         let states = vec![
             graph::state::<Pair<L, i64>>(LEFT, StateKind::List),
             graph::state::<Pair<R, i64>>(RIGHT, StateKind::List),
@@ -156,7 +155,8 @@ where
                 right: Side::<R, K, B>::new(right, states.list(RIGHT)),
                 function: Rc::clone(&function),
                 interval,
-                late: LateRecords { side_outputs: late.clone(), dropped: Counter::new(LATE_RECORDS_DROPPED) },
+                late_left: LateRecords::new(late_left.clone()),
+                late_right: LateRecords::new(late_right.clone()),
                 timers: states.timers(),
                 key: Vec::new(),
             }
@@ -193,7 +193,7 @@ impl IntervalJoinContext<'_> {
     /// Panics if the side output was taken with a tag of another type.
     pub fn output<X: Record + ?Sized>(&mut self, tag: &OutputTag<X>, record: X::View<'_>) {
         let timestamp = self.timestamp();
-        self.side_outputs.output::<X>(tag.name(), record, timestamp);
+        self.side_outputs.output(tag, timestamp, record);
     }
 }
 
@@ -248,17 +248,22 @@ impl Interval {
     }
 }
 
-struct LateRecords {
-    side_outputs: [Option<String>; 2],
+/// Where late records go.
+struct LateRecords<T: ?Sized> {
+    side_output: Option<OutputTag<T>>,
     dropped: Counter,
 }
 
-impl LateRecords {
+impl<T: Record + ?Sized> LateRecords<T> {
+    fn new(side_output: Option<OutputTag<T>>) -> Self {
+        Self { side_output, dropped: Counter::new(LATE_RECORDS_DROPPED) }
+    }
+
     #[cold]
-    fn take<T: Record + ?Sized>(&self, input: usize, record: T::View<'_>, timestamp: i64, sides: &mut SideOutputs) {
-        match &self.side_outputs[input] {
+    fn take(&self, record: T::View<'_>, timestamp: i64, sides: &mut SideOutputs) {
+        match &self.side_output {
             None => self.dropped.inc(),
-            Some(name) => sides.output::<T>(name, record, timestamp),
+            Some(tag) => sides.output(tag, timestamp, record),
         }
     }
 }
@@ -268,7 +273,8 @@ struct IntervalJoinFunction<L: ?Sized, R: ?Sized, K: ?Sized, A, B, F> {
     right: Side<R, K, B>,
     function: Rc<F>,
     interval: Interval,
-    late: LateRecords,
+    late_left: LateRecords<L>,
+    late_right: LateRecords<R>,
     timers: Timers,
     /// The encoded key of the record that is being processed.
     key: Vec<u8>,
@@ -365,13 +371,13 @@ where
 
     #[inline(always)]
     fn process1(&mut self, record: L::View<'_>, element: Element, out: &mut Collector<U>, sides: &mut SideOutputs) {
-        let Self { left, right, function, interval, late, timers, key } = self;
+        let Self { left, right, function, interval, late_left, timers, key, .. } = self;
         let timestamp = element.timestamp;
         if !has_timestamp(element) {
             return;
         }
         if timestamp < timers.watermark() {
-            return late.take::<L>(0, record, timestamp, sides);
+            return late_left.take(record, timestamp, sides);
         }
         let record = L::peek(&record);
         join((left, right, key), (0, *interval, timers), record, element, |right_timestamp, other| {
@@ -383,13 +389,13 @@ where
 
     #[inline(always)]
     fn process2(&mut self, record: R::View<'_>, element: Element, out: &mut Collector<U>, sides: &mut SideOutputs) {
-        let Self { left, right, function, interval, late, timers, key } = self;
+        let Self { left, right, function, interval, late_right, timers, key, .. } = self;
         let timestamp = element.timestamp;
         if !has_timestamp(element) {
             return;
         }
         if timestamp < timers.watermark() {
-            return late.take::<R>(1, record, timestamp, sides);
+            return late_right.take(record, timestamp, sides);
         }
         let record = R::peek(&record);
         join((right, left, key), (1, interval.reversed(), timers), record, element, |left_timestamp, other| {

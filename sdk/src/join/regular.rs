@@ -1,6 +1,6 @@
 //! Regular joins: all pairs of records of two streams that have one key.
 
-use std::{rc::Rc, time::Duration};
+use std::rc::Rc;
 
 use super::{
     KeyedInputs,
@@ -16,7 +16,7 @@ use crate::{
     keyed_stream::KeyedStream,
     operator::{Element, SideOutputs, TwoInputFunction},
     record::{Key, Pair, Record},
-    state::TimeToLive,
+    state::{ListCache, StateBackend, StateTtlConfig, TimeToLive},
 };
 
 impl<L, K, A> KeyedStream<L, K, A>
@@ -29,7 +29,7 @@ where
     /// regular inner join of Flink SQL.
     ///
     /// The records of both streams are kept for ever, or as long as
-    /// [`RegularJoin::state_ttl`] says. Each pair is handed out once, as soon as both of its
+    /// [`RegularJoin::enable_time_to_live`] says. Each pair is handed out once, as soon as both of its
     /// records have come, in whatever order they do.
     ///
     /// ```
@@ -66,16 +66,11 @@ where
     A: KeySelector<L, K>,
     B: KeySelector<R, K>,
 {
-    /// Keeps each record only this long after it came, in processing time: at least one
-    /// millisecond. A pair whose records come further apart is not found.
+    /// Keeps each record only this long after it came. A pair whose records come further
+    /// apart is not found.
     #[must_use]
-    pub fn state_ttl(self, time_to_live: Duration) -> Self {
-        let duration_ms = i64::try_from(time_to_live.as_millis()).unwrap_or(i64::MAX);
-        if duration_ms == 0 {
-            let message = format!("state_ttl: the time must be at least 1 ms, not {time_to_live:?}");
-            self.inputs.left.graph.borrow_mut().error(message);
-        }
-        Self { time_to_live: Some(TimeToLive { duration_ms, on_read: false }), ..self }
+    pub fn enable_time_to_live(self, config: StateTtlConfig) -> Self {
+        Self { time_to_live: Some(config.time_to_live()), ..self }
     }
 
     /// Hands each pair to the closure, which may hand any number of records to the collector.
@@ -92,8 +87,8 @@ where
         let time_to_live = self.time_to_live;
         let states = vec![rows_state::<L>(LEFT, time_to_live), rows_state::<R>(RIGHT, time_to_live)];
         self.inputs.operator(("Join", "RegularJoin"), states, move |left, right, states| RegularJoinFunction {
-            left: Side::<L, K, A>::new(left, states.list_with(LEFT, time_to_live)),
-            right: Side::<R, K, B>::new(right, states.list_with(RIGHT, time_to_live)),
+            left: Side::<L, K, A>::new(left, rows(states, LEFT, time_to_live)),
+            right: Side::<R, K, B>::new(right, rows(states, RIGHT, time_to_live)),
             function: Rc::clone(&function),
             key: Vec::new(),
         })
@@ -103,6 +98,18 @@ where
 fn rows_state<T: Record + ?Sized>(name: &str, time_to_live: Option<TimeToLive>) -> StateDeclaration {
     let time_to_live = time_to_live.map(|ttl| ttl.duration_ms.cast_unsigned());
     StateDeclaration { time_to_live, ..graph::state::<Pair<T, i64>>(name, StateKind::List) }
+}
+
+fn rows<T: Record + ?Sized>(
+    states: &StateBackend,
+    name: &str,
+    time_to_live: Option<TimeToLive>,
+) -> ListCache<Pair<T, i64>> {
+    let mut rows = states.list(name);
+    if let Some(time_to_live) = time_to_live {
+        rows.set_time_to_live(time_to_live);
+    }
+    rows
 }
 
 struct RegularJoinFunction<L: ?Sized, R: ?Sized, K: ?Sized, A, B, F> {

@@ -1,10 +1,10 @@
 //! Deduplication: one record of each key.
 
-use std::{cmp::Reverse, marker::PhantomData, rc::Rc, time::Duration};
+use std::{cmp::Reverse, marker::PhantomData, rc::Rc};
 
 use engine_rows::row::Rows;
 
-use super::{RECORDS, RankFunction, Ranked, Ranking, Results, records_state, since_change};
+use super::{RankFunction, Ranked, Ranking, Results, records, records_state};
 use crate::{
     collector::Collector,
     data_stream::DataStream,
@@ -12,7 +12,7 @@ use crate::{
     keyed_stream::KeyedStream,
     operator::{Element, Function, Identity, SideOutputs},
     record::{Key, Record},
-    state::{StateBackend, TimeToLive, ValueCache},
+    state::{StateBackend, StateTtlConfig, TimeToLive, ValueCache},
 };
 
 const NAME: &str = "Deduplicate";
@@ -112,12 +112,11 @@ where
         EventTimeDeduplicate { keyed, keep, time_to_live, tie: Rc::new(Arrival) }
     }
 
-    /// Forgets a key this long after its kept record last changed, in processing time: at
-    /// least one millisecond. What comes then is the first of the key.
+    /// Forgets a key this long after its kept record last changed. What comes then is the first of
+    /// the key.
     #[must_use]
-    pub fn state_ttl(self, time_to_live: Duration) -> Self {
-        let time_to_live = since_change(time_to_live, &mut self.keyed.graph.borrow_mut());
-        Self { time_to_live, ..self }
+    pub fn enable_time_to_live(self, config: StateTtlConfig) -> Self {
+        Self { time_to_live: Some(config.time_to_live()), ..self }
     }
 
     /// Hands out each record that is kept, at once: with [`Keep::First`] one for each key,
@@ -163,11 +162,10 @@ where
         EventTimeDeduplicate { keyed, keep, time_to_live, tie: Rc::new(By { order, _order: PhantomData }) }
     }
 
-    /// As [`Deduplicate::state_ttl`].
+    /// As [`Deduplicate::enable_time_to_live`].
     #[must_use]
-    pub fn state_ttl(self, time_to_live: Duration) -> Self {
-        let time_to_live = since_change(time_to_live, &mut self.keyed.graph.borrow_mut());
-        Self { time_to_live, ..self }
+    pub fn enable_time_to_live(self, config: StateTtlConfig) -> Self {
+        Self { time_to_live: Some(config.time_to_live()), ..self }
     }
 
     /// Hands out each record that is earlier, or later, than all of its key so far: a stream
@@ -234,8 +232,7 @@ struct FirstFunction<T: ?Sized, K: ?Sized, S> {
 
 impl<T: ?Sized, K: ?Sized, S> FirstFunction<T, K, S> {
     fn new(selector: Rc<S>, states: &StateBackend, time_to_live: Option<TimeToLive>) -> Self {
-        let seen = states.value_with(RECORDS, time_to_live);
-        Self { selector, seen, scratch: Vec::new(), _types: PhantomData }
+        Self { selector, seen: records(states, time_to_live), scratch: Vec::new(), _types: PhantomData }
     }
 }
 

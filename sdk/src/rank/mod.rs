@@ -10,8 +10,6 @@ mod top_n;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
 pub use self::{
     deduplicate::{Deduplicate, EventTimeDeduplicate, Keep},
     top_n::TopN,
@@ -22,9 +20,9 @@ use self::{
 };
 use crate::{
     bindings::engine::plugin::graph::{StateDeclaration, StateKind},
-    graph::{Graph, state},
+    graph::state,
     record::Owned,
-    state::TimeToLive,
+    state::{StateBackend, TimeToLive, ValueCache},
 };
 
 /// Name of the only state.
@@ -36,11 +34,11 @@ fn records_state<V: Owned>(time_to_live: Option<TimeToLive>) -> Vec<StateDeclara
     vec![StateDeclaration { time_to_live, ..state::<V>(RECORDS, StateKind::Value) }]
 }
 
-/// Time-to-live of this duration from each change on.
-fn since_change(duration: Duration, graph: &mut Graph) -> Option<TimeToLive> {
-    let duration_ms = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
-    if duration_ms == 0 {
-        graph.error(format!("state_ttl: the time must be at least 1 ms, not {duration:?}"));
+/// The state at work.
+fn records<V: Owned>(states: &StateBackend, time_to_live: Option<TimeToLive>) -> ValueCache<V> {
+    let mut records = states.value(RECORDS);
+    if let Some(time_to_live) = time_to_live {
+        records.set_time_to_live(time_to_live);
     }
-    Some(TimeToLive { duration_ms, on_read: false })
+    records
 }

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, rc::Rc};
 
 use engine_rows::row::{NO_TIMESTAMP, Rows};
 
-use super::{RECORDS, Ranked};
+use super::{Ranked, records};
 use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
     collector::Collector,
@@ -66,7 +66,7 @@ where
         states: &StateBackend,
         time_to_live: Option<TimeToLive>,
     ) -> Self {
-        let (records, timers) = (states.value_with(RECORDS, time_to_live), states.timers());
+        let (records, timers) = (records(states, time_to_live), states.timers());
         Self { selector, ranking, records, timers, key: Vec::new(), _key: PhantomData }
     }
 

@@ -1,15 +1,15 @@
 //! Top-n: the best records of each key.
 
-use std::{rc::Rc, time::Duration};
+use std::rc::Rc;
 
-use super::{RankFunction, Ranked, Ranking, Results, records_state, since_change};
+use super::{RankFunction, Ranked, Ranking, Results, records_state};
 use crate::{
     collector::Collector,
     data_stream::DataStream,
     key::KeySelector,
     keyed_stream::KeyedStream,
     record::{Key, Record},
-    state::TimeToLive,
+    state::{StateTtlConfig, TimeToLive},
 };
 
 const NAME: &str = "Top N";
@@ -61,12 +61,10 @@ where
     K: Key + ?Sized,
     S: KeySelector<T, K>,
 {
-    /// Forgets a key this long after its best records last changed, in processing time: at
-    /// least one millisecond.
+    /// Forgets a key this long after its best records last changed.
     #[must_use]
-    pub fn state_ttl(self, time_to_live: Duration) -> Self {
-        let time_to_live = since_change(time_to_live, &mut self.keyed.graph.borrow_mut());
-        Self { time_to_live, ..self }
+    pub fn enable_time_to_live(self, config: StateTtlConfig) -> Self {
+        Self { time_to_live: Some(config.time_to_live()), ..self }
     }
 
     /// Hands each record that comes among the best to the closure, with its rank from 1 on,

@@ -8,10 +8,14 @@
 
 mod value;
 mod pair;
+#[cfg(not(target_arch = "wasm32"))]
+mod show;
 mod tagged;
 
 pub use engine_rows::descriptor::TypeDescriptor;
 
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use self::show::show;
 pub(crate) use self::value::write_bytes;
 
 pub use self::{
