@@ -46,6 +46,7 @@ mod operator;
 mod source;
 mod sink;
 mod graph;
+mod window;
 mod environment;
 mod data_stream;
 mod keyed_stream;
