@@ -107,7 +107,9 @@ impl<A: Clone> Panes<A> {
         window: TimeWindow,
         merge: &impl Fn(&mut Option<A>, A) -> Result<()>,
     ) -> Result<Option<A>> {
-        self.advance(window.start, merge)?;
+        while self.panes.get(self.first).is_some_and(|pane| pane.start < window.start) {
+            self.leave_first(merge);
+        }
         let mut next = self.first + self.older.len() + self.newer_count;
         while let Some(pane) = self.panes.get(next).filter(|pane| pane.start < window.end) {
             if let Some(content) = &pane.content {
@@ -124,35 +126,24 @@ impl<A: Clone> Panes<A> {
     }
 
     /// Drops the panes that start before `start`.
-    ///
-    /// # Errors
-    /// Returns the error of `merge`.
-    pub(crate) fn expire(&mut self, start: i64, merge: &impl Fn(&mut Option<A>, A) -> Result<()>) -> Result<()> {
+    pub(crate) fn expire(&mut self, start: i64, merge: &impl Fn(&mut Option<A>, A) -> Result<()>) {
         while self.panes.front().is_some_and(|pane| pane.start < start) {
             if self.first == 0 {
-                self.leave_first(merge)?;
+                self.leave_first(merge);
             }
             self.panes.pop_front();
             self.first -= 1;
         }
-        Ok(())
     }
 
-    /// Leaves the panes before `start` out of the results.
-    fn advance(&mut self, start: i64, merge: &impl Fn(&mut Option<A>, A) -> Result<()>) -> Result<()> {
-        while self.panes.get(self.first).is_some_and(|pane| pane.start < start) {
-            self.leave_first(merge)?;
-        }
-        Ok(())
-    }
-
-    fn leave_first(&mut self, merge: &impl Fn(&mut Option<A>, A) -> Result<()>) -> Result<()> {
-        if self.older.is_empty() {
-            self.flip(merge)?;
+    /// Leaves the first pane out of the results.
+    fn leave_first(&mut self, merge: &impl Fn(&mut Option<A>, A) -> Result<()>) {
+        // An error comes again where a result is asked for.
+        if self.older.is_empty() && self.flip(merge).is_err() {
+            self.forget_results();
         }
         self.older.pop();
         self.first += 1;
-        Ok(())
     }
 
     /// Makes `older` of the panes that `newer` stands for.
@@ -276,7 +267,7 @@ mod tests {
                 assert_eq!(panes.result_of(window, &merge).expect("merges"), result, "seed {seed}, step {step}");
                 start += slide * random.range(1, 3);
                 let kept = start - slide * random.range(0, 2);
-                panes.expire(kept, &merge).expect("merges");
+                panes.expire(kept, &merge);
                 model = model.split_off(&kept);
                 assert_eq!(panes.first_at(kept), model.keys().next().copied(), "seed {seed}, step {step}");
                 assert_eq!(panes.is_empty(), model.is_empty());
@@ -301,10 +292,35 @@ mod tests {
                 let start = time + 1 - overlap;
                 let result = panes.slide_to(windows.window_from(start), &merge).expect("merges");
                 assert_eq!(result, Some(overlap.min(time + 1)));
-                panes.expire(start + 1, &merge).expect("merges");
+                panes.expire(start + 1, &merge);
             }
             assert!(merges.get() <= 3 * count, "{} merges for {count} windows", merges.get());
         }
+    }
+
+    #[test]
+    fn what_cannot_be_merged_is_told_and_leaves_the_panes_as_they_are() {
+        let merge = |into: &mut Option<i8>, other: i8| match into.unwrap_or(0).checked_add(other) {
+            Some(sum) => {
+                *into = Some(sum);
+                Ok(())
+            }
+            None => Err(crate::Error::new("too large")),
+        };
+        let windows = AlignedWindows::new(3, 1, 0);
+        let mut panes = Panes::default();
+        for (time, content) in (0..).zip([1, 100, 2, 100, 3, 1]) {
+            panes.update(time, |pane| *pane = Some(content));
+        }
+        let results: Vec<_> = (-2..6)
+            .map(|start| {
+                let result = panes.slide_to(windows.window_from(start), &merge);
+                panes.expire(start + 1, &merge);
+                result.ok().flatten()
+            })
+            .collect();
+        assert_eq!(results, [Some(1), Some(101), Some(103), None, Some(105), Some(104), Some(4), Some(1)]);
+        assert!(panes.is_empty());
     }
 
     #[test]
