@@ -58,7 +58,7 @@ floats!(f32, f64);
 /// Aggregates the records of one key; as Flink's `AggregateFunction`.
 pub trait AggregateFunction<T: Record + ?Sized>: 'static {
     /// What is kept for each key.
-    type Accumulator: Owned;
+    type Accumulator: Owned + Clone;
     /// What is emitted with the key.
     type Output: Owned;
 
@@ -71,16 +71,27 @@ pub trait AggregateFunction<T: Record + ?Sized>: 'static {
     /// The result so far.
     fn get_result(&self, accumulator: &Self::Accumulator) -> Self::Output;
 
-    /// Joins two accumulators; called where windows merge.
+    /// Joins two accumulators; called where sessions merge, and for sliding windows, which share
+    /// accumulators of parts of time.
     fn merge(&self, accumulator: &mut Self::Accumulator, other: Self::Accumulator);
 }
 
 /// A running aggregation over the records of one key.
 pub(crate) trait Fold<T: Record + ?Sized>: 'static {
-    type State: Owned;
+    type State: Owned + Clone;
     type Output: Owned;
 
     fn add(&self, state: &mut Option<Self::State>, record: T::Ref<'_>) -> Result<()>;
+
+    /// As [`Fold::add`], where the record is not needed any more.
+    #[inline]
+    fn add_view(&self, state: &mut Option<Self::State>, record: T::View<'_>) -> Result<()> {
+        self.add(state, T::peek(&record))
+    }
+
+    /// Adds what other records came to.
+    fn merge(&self, state: &mut Option<Self::State>, other: Self::State) -> Result<()>;
+
     fn result(&self, state: &Self::State) -> Self::Output;
 }
 
@@ -94,6 +105,12 @@ impl<T: Record + ?Sized> Fold<T> for Count {
     #[inline]
     fn add(&self, state: &mut Option<u64>, _: T::Ref<'_>) -> Result<()> {
         *state.get_or_insert(0) += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn merge(&self, state: &mut Option<u64>, other: u64) -> Result<()> {
+        *state.get_or_insert(0) += other;
         Ok(())
     }
 
@@ -120,7 +137,12 @@ where
 
     #[inline]
     fn add(&self, state: &mut Option<N>, record: T::Ref<'_>) -> Result<()> {
-        let sum = state.unwrap_or(N::ZERO).checked_sum((self.number)(record));
+        Fold::<T>::merge(self, state, (self.number)(record))
+    }
+
+    #[inline]
+    fn merge(&self, state: &mut Option<N>, other: N) -> Result<()> {
+        let sum = state.unwrap_or(N::ZERO).checked_sum(other);
         *state = Some(sum.ok_or_else(|| sum_overflow::<N>())?);
         Ok(())
     }
@@ -155,9 +177,13 @@ macro_rules! extremes {
 
             #[inline]
             fn add(&self, state: &mut Option<V>, record: T::Ref<'_>) -> Result<()> {
-                let value = (self.value)(record);
-                if state.as_ref().is_none_or(|extreme| value.$replaces(extreme)) {
-                    *state = Some(value);
+                Fold::<T>::merge(self, state, (self.value)(record))
+            }
+
+            #[inline]
+            fn merge(&self, state: &mut Option<V>, other: V) -> Result<()> {
+                if state.as_ref().is_none_or(|extreme| other.$replaces(extreme)) {
+                    *state = Some(other);
                 }
                 Ok(())
             }
@@ -188,9 +214,49 @@ impl<T: Record + ?Sized, A: AggregateFunction<T>> Fold<T> for AggregateFold<A> {
         Ok(())
     }
 
+    fn merge(&self, state: &mut Option<A::Accumulator>, other: A::Accumulator) -> Result<()> {
+        match state {
+            Some(state) => self.0.merge(state, other),
+            None => *state = Some(other),
+        }
+        Ok(())
+    }
+
     #[inline]
     fn result(&self, state: &A::Accumulator) -> A::Output {
         self.0.get_result(state)
+    }
+}
+
+/// The user's reduction: what is kept is a record.
+pub(crate) struct ReduceFold<F>(pub(crate) Rc<F>);
+
+impl<T: Owned + Clone, F: Fn(T, T) -> T + 'static> Fold<T> for ReduceFold<F> {
+    type State = T;
+    type Output = T;
+
+    #[inline]
+    fn add(&self, state: &mut Option<T>, record: &T) -> Result<()> {
+        self.merge(state, record.clone())
+    }
+
+    #[inline]
+    fn add_view(&self, state: &mut Option<T>, record: T) -> Result<()> {
+        self.merge(state, record)
+    }
+
+    #[inline]
+    fn merge(&self, state: &mut Option<T>, other: T) -> Result<()> {
+        *state = Some(match state.take() {
+            Some(reduced) => (self.0)(reduced, other),
+            None => other,
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn result(&self, state: &T) -> T {
+        state.clone()
     }
 }
 

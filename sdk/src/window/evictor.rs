@@ -5,22 +5,36 @@ use std::{marker::PhantomData, time::Duration};
 use engine_rows::row::NO_TIMESTAMP;
 
 use super::TimeWindow;
-use crate::record::{Owned, Record};
+use crate::{
+    error::Result,
+    record::{Owned, Record},
+};
 
 /// The records of a window, in the order in which they came.
 pub struct WindowElements<T: ?Sized> {
-    /// Timestamp, or [`NO_TIMESTAMP`], and encoded record.
-    elements: Vec<(i64, Vec<u8>)>,
+    elements: Vec<Element>,
+    /// The encoded records, some of which may be gone from `elements`.
+    bytes: Vec<u8>,
     _record: PhantomData<T>,
 }
 
+struct Element {
+    /// Milliseconds since the Unix epoch, or [`NO_TIMESTAMP`].
+    timestamp: i64,
+    /// Range of `bytes`.
+    start: usize,
+    end: usize,
+}
+
 impl<T: Record + ?Sized> WindowElements<T> {
-    pub(crate) fn new(elements: Vec<(i64, Vec<u8>)>) -> Self {
-        Self { elements, _record: PhantomData }
+    pub(crate) fn new() -> Self {
+        Self { elements: Vec::new(), bytes: Vec::new(), _record: PhantomData }
     }
 
-    pub(crate) fn into_encoded(self) -> Vec<(i64, Vec<u8>)> {
-        self.elements
+    pub(crate) fn push(&mut self, record: T::Ref<'_>, timestamp: i64) {
+        let start = self.bytes.len();
+        T::encode(record, &mut self.bytes);
+        self.elements.push(Element { timestamp, start, end: self.bytes.len() });
     }
 
     /// Number of records.
@@ -34,29 +48,33 @@ impl<T: Record + ?Sized> WindowElements<T> {
     }
 
     /// Lends each record.
-    ///
-    /// # Panics
-    /// Panics if the state holds what is no such record.
     pub fn for_each(&self, mut f: impl FnMut(T::View<'_>)) {
-        for (_, encoded) in &self.elements {
-            decode::<T, _>(encoded, &mut f);
+        self.elements.iter().for_each(|element| decode::<T, _>(&self.bytes, element, &mut f));
+    }
+
+    /// Lends each record, until the closure returns an error.
+    ///
+    /// # Errors
+    /// Returns the error of the closure.
+    pub fn try_for_each(&self, mut f: impl FnMut(T::Ref<'_>) -> Result<()>) -> Result<()> {
+        self.elements.iter().try_for_each(|element| decode::<T, _>(&self.bytes, element, |record| f(T::peek(&record))))
+    }
+
+    pub(crate) fn for_each_with_timestamp(&self, mut f: impl FnMut(T::Ref<'_>, i64)) {
+        for element in &self.elements {
+            decode::<T, _>(&self.bytes, element, |record| f(T::peek(&record), element.timestamp));
         }
     }
 
     /// Timestamps of the records in milliseconds since the Unix epoch.
     pub fn timestamps(&self) -> impl Iterator<Item = Option<i64>> {
-        self.elements.iter().map(|(timestamp, _)| (*timestamp != NO_TIMESTAMP).then_some(*timestamp))
+        self.elements.iter().map(Element::timestamp)
     }
 
     /// Keeps the records that the closure holds for, given each with its timestamp.
-    ///
-    /// # Panics
-    /// Panics if the state holds what is no such record.
     pub fn retain(&mut self, mut f: impl FnMut(T::Ref<'_>, Option<i64>) -> bool) {
-        self.elements.retain(|(timestamp, encoded)| {
-            let timestamp = (*timestamp != NO_TIMESTAMP).then_some(*timestamp);
-            decode::<T, _>(encoded, |record| f(T::peek(&record), timestamp))
-        });
+        let Self { elements, bytes, .. } = self;
+        elements.retain(|element| decode::<T, _>(bytes, element, |record| f(T::peek(&record), element.timestamp())));
     }
 
     /// Takes out the first records.
@@ -67,16 +85,19 @@ impl<T: Record + ?Sized> WindowElements<T> {
 
 impl<T: Owned> WindowElements<T> {
     /// The records.
-    ///
-    /// # Panics
-    /// Panics if the state holds what is no such record.
     pub fn iter(&self) -> impl Iterator<Item = T> {
-        self.elements.iter().map(|(_, encoded)| decode::<T, _>(encoded, |record| record))
+        self.elements.iter().map(|element| decode::<T, _>(&self.bytes, element, |record| record))
     }
 }
 
-fn decode<T: Record + ?Sized, R>(encoded: &[u8], f: impl FnOnce(T::View<'_>) -> R) -> R {
-    T::decode(encoded, f).expect("windows keep records as they were encoded")
+impl Element {
+    fn timestamp(&self) -> Option<i64> {
+        (self.timestamp != NO_TIMESTAMP).then_some(self.timestamp)
+    }
+}
+
+fn decode<T: Record + ?Sized, R>(bytes: &[u8], element: &Element, f: impl FnOnce(T::View<'_>) -> R) -> R {
+    T::decode(&bytes[element.start..element.end], f).expect("windows keep records as they were encoded")
 }
 
 /// Takes records out of a window. With one, a window keeps all its records, and they are
@@ -166,7 +187,7 @@ impl TimeEvictor {
             return;
         };
         let cutoff = newest.saturating_sub(self.window_size);
-        elements.elements.retain(|(timestamp, _)| cutoff < *timestamp || *timestamp == NO_TIMESTAMP);
+        elements.elements.retain(|element| element.timestamp().is_none_or(|timestamp| cutoff < timestamp));
     }
 }
 
@@ -200,10 +221,10 @@ impl<F> DeltaEvictor<F> {
     where
         F: Fn(&T, &T) -> f64 + 'static,
     {
-        let Some((_, last)) = elements.elements.last() else {
+        let Some(last) = elements.elements.last() else {
             return;
         };
-        let last = decode::<T, _>(last, |record| record);
+        let last = decode::<T, _>(&elements.bytes, last, |record| record);
         elements.retain(|record, _| (self.delta)(record, &last) < self.threshold);
     }
 }
@@ -217,7 +238,9 @@ mod tests {
     const WINDOW: TimeWindow = TimeWindow { start: 0, end: 100 };
 
     fn elements(records: &[(i64, i64)]) -> WindowElements<i64> {
-        WindowElements::new(records.iter().map(|(at, record)| (*at, record.to_le_bytes().to_vec())).collect())
+        let mut elements = WindowElements::new();
+        records.iter().for_each(|(timestamp, record)| elements.push(record, *timestamp));
+        elements
     }
 
     #[test]

@@ -13,6 +13,12 @@ mod trigger;
 mod evictor;
 mod panes;
 mod sessions;
+mod input;
+mod emit;
+mod tumbling_windows;
+mod sliding_windows;
+mod session_windows;
+mod stream;
 #[cfg(test)]
 mod vectors;
 
@@ -22,6 +28,7 @@ pub use self::{
         SlidingProcessingTimeWindows, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner,
     },
     evictor::{CountEvictor, DeltaEvictor, Evictor, TimeEvictor, WindowElements},
+    stream::{AllWindowedStream, WindowedStream},
     time_window::TimeWindow,
     trigger::{
         ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountTrigger, DeltaTrigger, EventTimeTrigger,

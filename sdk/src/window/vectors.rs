@@ -221,7 +221,9 @@ fn windows_are_late_from_their_clean_up_time_on() {
 #[test]
 fn evictors_evict_what_those_of_flink_do() {
     let elements = |timestamps: &[i64]| -> WindowElements<i64> {
-        WindowElements::new(timestamps.iter().map(|at| (*at, at.to_le_bytes().to_vec())).collect())
+        let mut elements = WindowElements::new();
+        timestamps.iter().for_each(|timestamp| elements.push(timestamp, *timestamp));
+        elements
     };
     let window = TimeWindow::new(0, 100);
     for (size, count_max, evicts_first) in [(5, 3, 2), (3, 3, 0)] {
