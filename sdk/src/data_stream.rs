@@ -76,7 +76,7 @@ impl<T: Record + ?Sized> DataStream<T> {
         let mut graph = self.graph.borrow_mut();
         let node = graph.add_node(name, OperatorKind::Guest(kind.to_owned()), NodeTypes::operator::<T, U>());
         graph.add_factory(node, Box::new(FunctionFactory::<T, U, _>::new(make)));
-        graph.connect(&self.origins, node, &descriptor_of::<T>());
+        graph.connect(&self.origins, (node, 0), &descriptor_of::<T>());
         drop(graph);
         DataStream::of_node(self.graph.clone(), node)
     }
@@ -313,9 +313,9 @@ impl<T: Record + ?Sized> DataStream<T> {
             }
         };
         let mut graph = self.graph.borrow_mut();
-        let types = NodeTypes { input: Some(record_type.clone()), output: None };
+        let types = NodeTypes { inputs: vec![record_type.clone()], output: None };
         let node = graph.add_node(sink.name(), OperatorKind::Sink(sink.connector()), types);
-        graph.connect(&stream.origins, node, &record_type);
+        graph.connect(&stream.origins, (node, 0), &record_type);
         drop(graph);
         DataStreamSink { graph: self.graph.clone(), node }
     }

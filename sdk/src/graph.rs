@@ -15,7 +15,7 @@ use crate::{
     collector::AnyCollector,
     error::{Error, Result},
     operator::{OperatorFactory, SelectorFactory, Wiring, collector},
-    record::{Owned, Record, descriptor_of},
+    record::{Record, descriptor_of},
 };
 
 /// A graph that streams and the environment share while the program runs.
@@ -73,7 +73,7 @@ impl Graph {
             co_location_group: None,
             chaining: ChainingStrategy::Always,
             buffer_timeout: None,
-            input_types: types.input.into_iter().collect(),
+            input_types: types.inputs,
             output_type: types.output,
             key_type: None,
             states: Vec::new(),
@@ -87,13 +87,13 @@ impl Graph {
         self.factories.insert(node, factory);
     }
 
-    /// Leads the records of all origins into a node's only input.
-    pub(crate) fn connect(&mut self, origins: &[Origin], target: u32, record_type: &str) {
+    /// Leads the records of all origins into a zero-based input of a node.
+    pub(crate) fn connect(&mut self, origins: &[Origin], (target, input): (u32, u32), record_type: &str) {
         for origin in origins {
             self.edges.push(StreamEdge {
                 source: origin.node,
                 target,
-                input: 0,
+                input,
                 partitioner: origin.partitioner,
                 side_output: origin.side_output.clone(),
                 selector: origin.selector,
@@ -206,26 +206,26 @@ impl Graph {
     }
 }
 
-/// Types of a node's input and main output.
+/// Types of a node's inputs and main output.
 pub(crate) struct NodeTypes {
-    pub(crate) input: Option<String>,
+    pub(crate) inputs: Vec<String>,
     pub(crate) output: Option<String>,
 }
 
 impl NodeTypes {
     /// An operator from `T` to `U`.
     pub(crate) fn operator<T: Record + ?Sized, U: Record + ?Sized>() -> Self {
-        Self { input: Some(descriptor_of::<T>()), output: Some(descriptor_of::<U>()) }
+        Self { inputs: vec![descriptor_of::<T>()], output: Some(descriptor_of::<U>()) }
     }
 
     /// A source of `T`.
     pub(crate) fn source<T: Record + ?Sized>() -> Self {
-        Self { input: None, output: Some(descriptor_of::<T>()) }
+        Self { inputs: Vec::new(), output: Some(descriptor_of::<T>()) }
     }
 }
 
-/// Declaration of a state with one value per key.
-pub(crate) fn value_state<V: Owned>(name: &str, kind: StateKind) -> StateDeclaration {
+/// Declaration of a state whose values, elements or map values are `V`.
+pub(crate) fn state<V: Record + ?Sized>(name: &str, kind: StateKind) -> StateDeclaration {
     StateDeclaration {
         name: name.to_owned(),
         kind,

@@ -5,7 +5,7 @@ use std::{marker::PhantomData, ops::Deref, rc::Rc};
 use crate::{
     bindings::engine::plugin::graph::StateKind,
     data_stream::DataStream,
-    graph::value_state,
+    graph::state,
     key::KeySelector,
     operator::{
         AggregateFold, AggregateFunction, AtEnd, Count, Fold, Function, KeyedReduce, MaxOf, MinOf, Number, ReduceAtEnd,
@@ -52,7 +52,7 @@ where
     /// Adds an operator with one value per key.
     fn keyed_operator<U, V, F>(
         &self,
-        (name, kind, state): (&str, &str, StateKind),
+        (name, kind, state_kind): (&str, &str, StateKind),
         make: impl Fn(Rc<S>) -> F + 'static,
     ) -> DataStream<U>
     where
@@ -65,7 +65,7 @@ where
         let mut graph = stream.graph.borrow_mut();
         let node = graph.node_mut(stream.origins[0].node);
         node.key_type = Some(descriptor_of::<K>());
-        node.states = vec![value_state::<V>("value", state)];
+        node.states = vec![state::<V>("value", state_kind)];
         drop(graph);
         stream
     }

@@ -187,7 +187,7 @@ impl TestHarness {
             }
         }
         self.process_watermark(i64::MAX)?;
-        self.each_segment(Segment::end_input)
+        self.each_segment(|segment| segment.end_input(0))
     }
 
     /// The lines that the only sink of the engine got, in the order in which they came.
@@ -307,7 +307,7 @@ impl TestHarness {
         });
         for target in targets.map(|edge| edge.target).collect::<Vec<_>>() {
             match self.segments.iter().position(|segment| segment.nodes[0] == target) {
-                Some(index) => self.call(index, |segment| segment.process_batch(Batch::Rows(rows)))?,
+                Some(index) => self.call(index, |segment| segment.process_batch(0, Batch::Rows(rows)))?,
                 None if self.is_sink(target) => self.sinks.entry(target).or_default().extend(owned_rows(rows)),
                 None => {}
             }
