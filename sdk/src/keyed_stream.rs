@@ -1,17 +1,19 @@
-//! Streams with a key, and windows over them.
+//! Streams with a key.
 
 use std::{marker::PhantomData, ops::Deref, rc::Rc};
 
 use crate::{
-    bindings::engine::plugin::graph::StateKind,
+    bindings::engine::plugin::graph::{Operator as OperatorKind, StateDeclaration, StateKind},
     data_stream::DataStream,
-    graph::state,
+    graph::{NodeTypes, state},
     key::KeySelector,
     operator::{
-        AggregateFold, AggregateFunction, AtEnd, Count, Fold, Function, KeyedReduce, MaxOf, MinOf, Number, ReduceAtEnd,
-        Running, SumOf,
+        AggregateFold, AggregateFunction, Count, Fold, Function, KeyedFunctionFactory, KeyedReduce, MaxOf, MinOf,
+        Number, Running, SumOf,
     },
     record::{Key, Owned, Pair, Record, descriptor_of},
+    state::StateBackend,
+    window::{WindowAssigner, WindowedStream},
 };
 
 /// A stream whose records are dealt to subtasks by their key.
@@ -131,92 +133,31 @@ where
         self.running("Keyed Aggregate", move || AggregateFold(function.clone()))
     }
 
-    /// Groups the records of each key in one window, which ends with the stream.
-    pub fn window(&self, _assigner: GlobalWindows) -> WindowedStream<T, K, S> {
-        WindowedStream { keyed: self.clone() }
-    }
-}
-
-/// Assigns all records of a key to one window.
-#[derive(Clone, Copy, Debug)]
-pub struct GlobalWindows(());
-
-impl GlobalWindows {
-    /// The window fires once, when event time or the input ends.
-    pub fn end_of_stream() -> Self {
-        Self(())
-    }
-}
-
-/// A keyed stream in windows: one result for each key and window.
-pub struct WindowedStream<T: ?Sized, K: ?Sized, S> {
-    keyed: KeyedStream<T, K, S>,
-}
-
-impl<T, K, S> WindowedStream<T, K, S>
-where
-    T: Record + ?Sized,
-    K: Key + ?Sized,
-    S: KeySelector<T, K>,
-{
-    fn at_end<A: Fold<T>>(&self, name: &str, make: impl Fn() -> A + 'static) -> DataStream<Pair<K, A::Output>> {
-        let name = format!("Window({name})");
-        let of = (name.as_str(), "WindowAggregate", StateKind::Aggregating);
-        self.keyed
-            .keyed_operator::<_, A::State, _>(of, move |selector| AtEnd(Running::<T, K, S, A>::new(selector, make())))
+    /// Groups the records of each key in windows, which are evaluated one by one.
+    pub fn window(&self, assigner: impl WindowAssigner<T>) -> WindowedStream<T, K, S> {
+        WindowedStream::new(self, assigner)
     }
 
-    /// Reduces the records of each key and window to one.
-    pub fn reduce<F>(&self, function: F) -> DataStream<T>
+    /// Adds an operator with states and timers.
+    pub(crate) fn stateful_operator<U, F>(
+        &self,
+        (name, kind): (&str, &str),
+        states: Vec<StateDeclaration>,
+        make: impl Fn(Rc<S>, &StateBackend) -> F + 'static,
+    ) -> DataStream<U>
     where
-        T: Owned,
-        F: Fn(T, T) -> T + 'static,
+        U: Record + ?Sized,
+        F: Function<T, U>,
     {
-        let function = Rc::new(function);
-        let of = ("Window(Reduce)", "WindowReduce", StateKind::Reducing);
-        self.keyed.keyed_operator::<_, T, _>(of, move |selector| {
-            ReduceAtEnd(KeyedReduce::<T, K, S, F>::new(selector, function.clone()))
-        })
-    }
-
-    /// Counts the records of each key and window.
-    pub fn count(&self) -> DataStream<Pair<K, u64>> {
-        self.at_end("Count", || Count)
-    }
-
-    /// Sums a number of the records of each key and window; see [`KeyedStream::sum`].
-    pub fn sum<N, F>(&self, number: F) -> DataStream<Pair<K, N>>
-    where
-        N: Number,
-        F: for<'a> Fn(T::Ref<'a>) -> N + 'static,
-    {
-        let number = Rc::new(number);
-        self.at_end("Sum", move || SumOf { number: number.clone(), _sum: PhantomData })
-    }
-
-    /// Finds the least value of the records of each key and window.
-    pub fn min<V, F>(&self, value: F) -> DataStream<Pair<K, V>>
-    where
-        V: Owned + PartialOrd + Clone,
-        F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
-    {
-        let value = Rc::new(value);
-        self.at_end("Min", move || MinOf { value: value.clone(), _value: PhantomData })
-    }
-
-    /// Finds the greatest value of the records of each key and window.
-    pub fn max<V, F>(&self, value: F) -> DataStream<Pair<K, V>>
-    where
-        V: Owned + PartialOrd + Clone,
-        F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
-    {
-        let value = Rc::new(value);
-        self.at_end("Max", move || MaxOf { value: value.clone(), _value: PhantomData })
-    }
-
-    /// Aggregates the records of each key and window.
-    pub fn aggregate<A: AggregateFunction<T>>(&self, function: A) -> DataStream<Pair<K, A::Output>> {
-        let function = Rc::new(function);
-        self.at_end("Aggregate", move || AggregateFold(function.clone()))
+        let mut graph = self.stream.graph.borrow_mut();
+        let node = graph.add_node(name, OperatorKind::Guest(kind.to_owned()), NodeTypes::operator::<T, U>());
+        let selector = Rc::clone(&self.selector);
+        let make = move |states: &StateBackend| make(Rc::clone(&selector), states);
+        graph.add_factory(node, Box::new(KeyedFunctionFactory::<T, U, _>::new(make)));
+        graph.connect(&self.stream.origins, (node, 0), &descriptor_of::<T>());
+        graph.node_mut(node).key_type = Some(descriptor_of::<K>());
+        graph.node_mut(node).states = states;
+        drop(graph);
+        DataStream::of_node(Rc::clone(&self.stream.graph), node)
     }
 }

@@ -91,13 +91,20 @@ pub use crate::{
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
     key::{KeySelector, KeyWriter},
-    keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
+    keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
     operator::{AggregateFunction, Context, Number, RuntimeContext, SourceFunction, SourceStatus},
     record::{Bytes, Key, Owned, Pair, Record},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
     source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},
     text::{Csv, CsvField, CsvRow, Format, Text},
+    window::{
+        AllWindowedStream, ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger,
+        DeltaEvictor, DeltaTrigger, EventTimeSessionWindows, EventTimeTrigger, Evictor, GlobalWindows, NeverTrigger,
+        ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger, SlidingEventTimeWindows,
+        SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, Trigger, TriggerContext, TriggerResult,
+        TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner, WindowElements, WindowedStream,
+    },
 };
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -106,9 +113,11 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, Args, Collector, Context, DataStream, DiscardSink, FileSink, FileSource, GlobalWindows, Key,
-        KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink, Record, Result, SequenceSource, SocketSink,
-        SocketSource, SourceFunction, SourceStatus, StdinSource, StreamExecutionEnvironment,
+        AggregateFunction, Args, Collector, Context, DataStream, DiscardSink, EventTimeSessionWindows, FileSink,
+        FileSource, GlobalWindows, Key, KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink,
+        ProcessingTimeSessionWindows, Record, Result, SequenceSource, SlidingEventTimeWindows,
+        SlidingProcessingTimeWindows, SocketSink, SocketSource, SourceFunction, SourceStatus, StdinSource,
+        StreamExecutionEnvironment, TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows,
     };
 }
 

@@ -1,5 +1,5 @@
 //! Functions over the records of one key: reductions and aggregations, which
-//! emit an update for each record or one result for each key at the end.
+//! emit an update for each record.
 
 use std::{marker::PhantomData, rc::Rc};
 
@@ -11,9 +11,6 @@ use crate::{
     key::{KeySelector, KeyedState, hash_of},
     record::{Key, Owned, Pair, Record},
 };
-
-/// Timestamp of what a window over all time emits: its end, as in Flink.
-const END_OF_TIME: i64 = i64::MAX;
 
 /// A number that can be summed.
 #[diagnostic::on_unimplemented(message = "`{Self}` cannot be summed", label = "not a number")]
@@ -77,21 +74,34 @@ pub trait AggregateFunction<T: Record + ?Sized>: 'static {
 }
 
 /// A running aggregation over the records of one key.
-pub(crate) trait Fold<T: Record + ?Sized>: 'static {
+pub trait Fold<T: Record + ?Sized>: 'static {
+    /// What is kept for each key.
     type State: Owned + Clone;
+    /// What is emitted.
     type Output: Owned;
 
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// Returns an error if the record cannot be added; the state is as before then.
     fn add(&self, state: &mut Option<Self::State>, record: T::Ref<'_>) -> Result<()>;
 
     /// As [`Fold::add`], where the record is not needed any more.
+    ///
+    /// # Errors
+    /// As [`Fold::add`].
     #[inline]
     fn add_view(&self, state: &mut Option<Self::State>, record: T::View<'_>) -> Result<()> {
         self.add(state, T::peek(&record))
     }
 
     /// Adds what other records came to.
+    ///
+    /// # Errors
+    /// As [`Fold::add`].
     fn merge(&self, state: &mut Option<Self::State>, other: Self::State) -> Result<()>;
 
+    /// The result so far.
     fn result(&self, state: &Self::State) -> Self::Output;
 }
 
@@ -310,67 +320,6 @@ where
     }
 }
 
-/// Emits each key with its result when event time or the input ends.
-pub(crate) struct AtEnd<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>>(pub(crate) Running<T, K, S, A>);
-
-impl<T, K, S, A> AtEnd<T, K, S, A>
-where
-    T: Record + ?Sized,
-    K: Key + ?Sized,
-    A: Fold<T>,
-{
-    fn fire(&mut self, out: &mut Collector<Pair<K, A::Output>>) {
-        let fold = &self.0.fold;
-        out.set_timestamp(END_OF_TIME);
-        self.0.state.drain().for_each(|key, value| {
-            if !current::failed() {
-                K::decode(key, |key| out.collect((K::peek(&key), fold.result(&value))))
-                    .expect("keys are kept as they were encoded");
-            }
-        });
-    }
-}
-
-impl<T, K, S, A> Function<T, Pair<K, A::Output>> for AtEnd<T, K, S, A>
-where
-    T: Record + ?Sized,
-    K: Key + ?Sized,
-    S: KeySelector<T, K>,
-    A: Fold<T>,
-{
-    fn begin_batch(&mut self, rows: &[u8]) {
-        self.0.state.load_ahead(rows);
-    }
-
-    #[inline(always)]
-    fn process(
-        &mut self,
-        record: T::View<'_>,
-        element: Element,
-        _: &mut Collector<Pair<K, A::Output>>,
-        _: &mut SideOutputs,
-    ) {
-        let Running { selector, fold, state, scratch, .. } = &mut self.0;
-        let record = T::peek(&record);
-        let slot = selector.with_key(record, |key| {
-            K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded))
-        });
-        if let Err(error) = fold.add(state.value(slot), record) {
-            current::reject(current::node(), &error);
-        }
-    }
-
-    fn process_watermark(&mut self, timestamp: i64, out: &mut Collector<Pair<K, A::Output>>) {
-        if timestamp == i64::MAX {
-            self.fire(out);
-        }
-    }
-
-    fn end_input(&mut self, out: &mut Collector<Pair<K, A::Output>>) {
-        self.fire(out);
-    }
-}
-
 /// Emits the reduced record, for each record.
 pub(crate) struct KeyedReduce<T, K: ?Sized, S, F> {
     selector: Rc<S>,
@@ -415,46 +364,5 @@ where
     fn process(&mut self, record: T, element: Element, out: &mut Collector<T>, _: &mut SideOutputs) {
         let reduced = self.reduce(record, element).clone();
         out.collect(reduced);
-    }
-}
-
-/// Emits each key's reduced record when event time or the input ends.
-pub(crate) struct ReduceAtEnd<T, K: ?Sized, S, F>(pub(crate) KeyedReduce<T, K, S, F>);
-
-impl<T: Owned, K: ?Sized, S, F> ReduceAtEnd<T, K, S, F> {
-    fn fire(&mut self, out: &mut Collector<T>) {
-        out.set_timestamp(END_OF_TIME);
-        self.0.state.drain().for_each(|_, reduced| {
-            if !current::failed() {
-                out.collect(reduced);
-            }
-        });
-    }
-}
-
-impl<T, K, S, F> Function<T, T> for ReduceAtEnd<T, K, S, F>
-where
-    T: Owned,
-    K: Key + ?Sized,
-    S: KeySelector<T, K>,
-    F: Fn(T, T) -> T + 'static,
-{
-    fn begin_batch(&mut self, rows: &[u8]) {
-        self.0.state.load_ahead(rows);
-    }
-
-    #[inline(always)]
-    fn process(&mut self, record: T, element: Element, _: &mut Collector<T>, _: &mut SideOutputs) {
-        self.0.reduce(record, element);
-    }
-
-    fn process_watermark(&mut self, timestamp: i64, out: &mut Collector<T>) {
-        if timestamp == i64::MAX {
-            self.fire(out);
-        }
-    }
-
-    fn end_input(&mut self, out: &mut Collector<T>) {
-        self.fire(out);
     }
 }

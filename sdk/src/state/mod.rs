@@ -43,6 +43,7 @@ mod tests;
 
 use std::{cell::Cell, rc::Rc};
 
+use self::wire::StateId;
 pub(crate) use self::{
     list::ListCache,
     map::MapCache,
@@ -50,7 +51,6 @@ pub(crate) use self::{
     timers::{Timer, Timers},
     value::ValueCache,
 };
-use self::wire::StateId;
 use crate::{
     bindings::{engine::plugin::graph::StreamNode, exports::engine::plugin::operator_chain::OperatorContext},
     host,

@@ -11,7 +11,9 @@ use crate::{
 };
 
 /// Hands on the result of a key and window.
-pub(crate) trait Emit<K: Record + ?Sized, R, U: Record + ?Sized>: 'static {
+pub trait Emit<K: Record + ?Sized, R, U: Record + ?Sized>: 'static {
+    /// # Errors
+    /// Returns the error of user code.
     fn emit(&self, key: K::Ref<'_>, window: TimeWindow, result: R, out: &mut Collector<U>) -> Result<()>;
 }
 

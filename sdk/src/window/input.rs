@@ -77,7 +77,8 @@ where
             cache.prefetch(row.key_hash, namespace.as_ref(), |out| {
                 current::enter_row(index);
                 // A row that cannot be decoded is reported in its turn.
-                T::decode(row.payload, |record| self.selector.with_key(T::peek(&record), |key| K::encode(key, out))).ok();
+                T::decode(row.payload, |record| self.selector.with_key(T::peek(&record), |key| K::encode(key, out)))
+                    .ok();
             });
         }
         cache.fetch();

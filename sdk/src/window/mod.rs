@@ -15,12 +15,15 @@ mod panes;
 mod sessions;
 mod input;
 mod emit;
+//mod contents;
 mod tumbling_windows;
 mod sliding_windows;
 mod session_windows;
 mod stream;
 #[cfg(test)]
 mod vectors;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
     assigner::{
@@ -28,7 +31,7 @@ pub use self::{
         SlidingProcessingTimeWindows, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner,
     },
     evictor::{CountEvictor, DeltaEvictor, Evictor, TimeEvictor, WindowElements},
-    stream::{AllWindowedStream, WindowedStream},
+    stream::{AllWindowedStream, NoKey, WindowedStream},
     time_window::TimeWindow,
     trigger::{
         ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountTrigger, DeltaTrigger, EventTimeTrigger,

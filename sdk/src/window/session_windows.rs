@@ -103,7 +103,9 @@ where
         let mut next = i64::MAX;
         content.sessions.retain(|session| {
             let (end, cleanup_time) = (session.window.max_timestamp(), input.time.cleanup_time(session.window));
-            if timestamp == end && let Some(result) = &session.content {
+            if timestamp == end
+                && let Some(result) = &session.content
+            {
                 emit_result::<K, _, _>(emit, key, session.window, fold.result(result), out);
             }
             let is_kept = timestamp != cleanup_time;

@@ -142,9 +142,8 @@ where
         if is_new {
             let next = windows.next_window(input.time.passed()).map(|window| window.max_timestamp());
             // Panes that wait for their end only are dropped along with others.
-            let due = next.or_else(|| {
-                (content.timer == i64::MAX).then(|| input.time.cleanup_time(windows.last_window))
-            });
+            let due =
+                next.or_else(|| (content.timer == i64::MAX).then(|| input.time.cleanup_time(windows.last_window)));
             if let Some(due) = due {
                 input.time.advance_timer(&mut content.timer, due, hash, &input.key);
             }

@@ -3,7 +3,7 @@
 use std::{marker::PhantomData, rc::Rc, time::Duration};
 
 use super::{
-    TimeWindow, Trigger, WindowAssigner,
+    TimeWindow, WindowAssigner,
     assigner::{WindowKind, Windows},
     emit::{Alone, Emit, Then, ThenAlone, WithKey},
     input::{LateRecords, WindowInput, WindowTime},
@@ -24,10 +24,7 @@ use crate::{
     graph::state,
     key::KeySelector,
     keyed_stream::KeyedStream,
-    operator::{
-        AggregateFold, AggregateFunction, Count, Fold, Function, KeyedFunctionFactory, MaxOf, MinOf, Number, ReduceFold,
-        SumOf,
-    },
+    operator::{AggregateFold, AggregateFunction, Count, Fold, Function, MaxOf, MinOf, Number, ReduceFold, SumOf},
     record::{Key, Owned, Pair, Record},
     state::StateBackend,
 };
@@ -266,7 +263,11 @@ where
     {
         let number = Rc::new(number);
         let emit = Rc::new(emit);
-        self.aggregated("Sum", move || SumOf { number: Rc::clone(&number), _sum: PhantomData }, move || Then(Rc::clone(&emit)))
+        self.aggregated(
+            "Sum",
+            move || SumOf { number: Rc::clone(&number), _sum: PhantomData },
+            move || Then(Rc::clone(&emit)),
+        )
     }
 
     /// Finds the least value of the records of each key and window.
@@ -290,7 +291,11 @@ where
     {
         let value = Rc::new(value);
         let emit = Rc::new(emit);
-        self.aggregated("Min", move || MinOf { value: Rc::clone(&value), _value: PhantomData }, move || Then(Rc::clone(&emit)))
+        self.aggregated(
+            "Min",
+            move || MinOf { value: Rc::clone(&value), _value: PhantomData },
+            move || Then(Rc::clone(&emit)),
+        )
     }
 
     /// Finds the greatest value of the records of each key and window.
@@ -314,7 +319,11 @@ where
     {
         let value = Rc::new(value);
         let emit = Rc::new(emit);
-        self.aggregated("Max", move || MaxOf { value: Rc::clone(&value), _value: PhantomData }, move || Then(Rc::clone(&emit)))
+        self.aggregated(
+            "Max",
+            move || MaxOf { value: Rc::clone(&value), _value: PhantomData },
+            move || Then(Rc::clone(&emit)),
+        )
     }
 
     /// Reduces the records of each key and window to one.
@@ -444,7 +453,11 @@ where
     {
         let number = Rc::new(number);
         let emit = Rc::new(emit);
-        self.windowed.aggregated("Sum", move || SumOf { number: Rc::clone(&number), _sum: PhantomData }, move || ThenAlone(Rc::clone(&emit)))
+        self.windowed.aggregated(
+            "Sum",
+            move || SumOf { number: Rc::clone(&number), _sum: PhantomData },
+            move || ThenAlone(Rc::clone(&emit)),
+        )
     }
 
     /// Finds the least value of the records of each window.
@@ -468,7 +481,11 @@ where
     {
         let value = Rc::new(value);
         let emit = Rc::new(emit);
-        self.windowed.aggregated("Min", move || MinOf { value: Rc::clone(&value), _value: PhantomData }, move || ThenAlone(Rc::clone(&emit)))
+        self.windowed.aggregated(
+            "Min",
+            move || MinOf { value: Rc::clone(&value), _value: PhantomData },
+            move || ThenAlone(Rc::clone(&emit)),
+        )
     }
 
     /// Finds the greatest value of the records of each window.
@@ -492,7 +509,11 @@ where
     {
         let value = Rc::new(value);
         let emit = Rc::new(emit);
-        self.windowed.aggregated("Max", move || MaxOf { value: Rc::clone(&value), _value: PhantomData }, move || ThenAlone(Rc::clone(&emit)))
+        self.windowed.aggregated(
+            "Max",
+            move || MaxOf { value: Rc::clone(&value), _value: PhantomData },
+            move || ThenAlone(Rc::clone(&emit)),
+        )
     }
 
     /// Reduces the records of each window to one.
@@ -516,7 +537,11 @@ where
     {
         let function = Rc::new(function);
         let emit = Rc::new(emit);
-        self.windowed.aggregated("Reduce", move || ReduceFold(Rc::clone(&function)), move || ThenAlone(Rc::clone(&emit)))
+        self.windowed.aggregated(
+            "Reduce",
+            move || ReduceFold(Rc::clone(&function)),
+            move || ThenAlone(Rc::clone(&emit)),
+        )
     }
 
     /// Aggregates the records of each window.
@@ -538,6 +563,10 @@ where
     {
         let function = Rc::new(function);
         let emit = Rc::new(emit);
-        self.windowed.aggregated("Aggregate", move || AggregateFold(Rc::clone(&function)), move || ThenAlone(Rc::clone(&emit)))
+        self.windowed.aggregated(
+            "Aggregate",
+            move || AggregateFold(Rc::clone(&function)),
+            move || ThenAlone(Rc::clone(&emit)),
+        )
     }
 }

@@ -2,8 +2,7 @@
 
 use engine_sdk_macros::Record;
 
-/// Bytes of a window as the namespace of state and timers.
-pub(crate) const NAMESPACE_BYTES: usize = 16;
+use crate::state::{window_namespace, window_of};
 
 /// A span of time: `start` belongs to it, `end` does not. Both in milliseconds since the
 /// Unix epoch.
@@ -49,20 +48,14 @@ impl TimeWindow {
 
     /// The window as the namespace of state and timers: sorts as the window does.
     #[inline]
-    pub(crate) fn namespace(&self) -> [u8; NAMESPACE_BYTES] {
-        let sortable = |time: i64| (time ^ i64::MIN).to_be_bytes();
-        let mut namespace = [0; NAMESPACE_BYTES];
-        namespace[..8].copy_from_slice(&sortable(self.start));
-        namespace[8..].copy_from_slice(&sortable(self.end));
-        namespace
+    pub(crate) fn namespace(&self) -> [u8; 16] {
+        window_namespace(self.start, self.end)
     }
 
     /// The window that a namespace stands for; none if it is none.
     #[inline]
     pub(crate) fn of_namespace(namespace: &[u8]) -> Option<Self> {
-        let (start, end) = namespace.split_first_chunk::<8>()?;
-        let time = |sortable: [u8; 8]| i64::from_be_bytes(sortable) ^ i64::MIN;
-        Some(Self { start: time(*start), end: time(end.try_into().ok()?) })
+        window_of(namespace).map(|(start, end)| Self { start, end })
     }
 }
 
