@@ -101,9 +101,10 @@ pub use crate::{
     window::{
         AllWindowedStream, ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger,
         DeltaEvictor, DeltaTrigger, EventTimeSessionWindows, EventTimeTrigger, Evictor, GlobalWindows, NeverTrigger,
-        ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger, SlidingEventTimeWindows,
-        SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, Trigger, TriggerContext, TriggerResult,
-        TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner, WindowElements, WindowedStream,
+        ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
+        SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, Trigger, TriggerContext,
+        TriggerResult, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner, WindowContext,
+        WindowElements, WindowedStream,
     },
 };
 

@@ -154,13 +154,23 @@ impl Context<'_> {
     /// # Panics
     /// Panics if the side output was taken with a tag of another type.
     pub fn output<X: Record + ?Sized>(&mut self, tag: &OutputTag<X>, record: X::View<'_>) {
-        let Some((_, collector)) = self.side_outputs.0.iter_mut().find(|(name, _)| name == tag.name()) else {
+        self.side_outputs.collect::<X>(tag.name(), record, self.timestamp);
+    }
+}
+
+impl SideOutputs {
+    /// Hands a record to the side output of this name, if somebody listens to it.
+    ///
+    /// # Panics
+    /// Panics if the side output was taken with a tag of another type.
+    pub(crate) fn collect<X: Record + ?Sized>(&mut self, name: &str, record: X::View<'_>, timestamp: i64) {
+        let Some((_, collector)) = self.0.iter_mut().find(|(side, _)| side == name) else {
             return;
         };
         let Some(collector) = collector.as_any().downcast_mut::<Collector<X>>() else {
-            panic!("side output \"{}\" was taken with a tag of another record type", tag.name());
+            panic!("side output \"{name}\" was taken with a tag of another record type");
         };
-        collector.set_timestamp(self.timestamp);
+        collector.set_timestamp(timestamp);
         collector.collect(record);
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use super::{
     Evictor, TimeWindow, WindowElements,
     emit::{Emit, emit_result},
+    input::ReadAhead,
 };
 use crate::{
     collector::Collector,
@@ -25,12 +26,10 @@ pub(crate) struct Place<'a> {
 
 /// Keeps what windows come to.
 pub(crate) trait Contents<T: Record + ?Sized, K: Key + ?Sized, U: Record + ?Sized>: 'static {
-    fn begin_batch(&mut self);
+    type Cache: ReadAhead;
 
-    /// First pass: see [`ValueCache::prefetch`].
-    fn is_complete(&self) -> bool;
-    fn prefetch(&mut self, hash: u32, namespace: &[u8], key: impl FnOnce(&mut Vec<u8>));
-    fn fetch(&mut self);
+    /// The cache of the contents.
+    fn cache(&mut self) -> &mut Self::Cache;
 
     /// Adds a record.
     ///
@@ -48,7 +47,7 @@ pub(crate) trait Contents<T: Record + ?Sized, K: Key + ?Sized, U: Record + ?Size
     ///
     /// # Errors
     /// Returns the error of user code.
-    fn fire(&mut self, place: Place<'_>, at: FiringAt<'_, '_>, out: &mut Collector<U>) -> Result<()>;
+    fn fire(&mut self, place: Place<'_>, at: FiringAt<'_>, out: &mut Collector<U>) -> Result<()>;
 
     /// Drops the content.
     fn clear(&mut self, place: Place<'_>);
@@ -57,7 +56,7 @@ pub(crate) trait Contents<T: Record + ?Sized, K: Key + ?Sized, U: Record + ?Size
     ///
     /// # Errors
     /// Returns the error of user code.
-    fn clear_function(&mut self, place: Place<'_>, at: FiringAt<'_, '_>) -> Result<()>;
+    fn clear_function(&mut self, place: Place<'_>, at: FiringAt<'_>) -> Result<()>;
 
     fn flush(&mut self);
 }
@@ -77,20 +76,10 @@ where
     A: Fold<T>,
     E: Evaluate<K, A::Output, U>,
 {
-    fn begin_batch(&mut self) {
-        self.values.begin_batch();
-    }
+    type Cache = ValueCache<A::State>;
 
-    fn is_complete(&self) -> bool {
-        self.values.is_complete()
-    }
-
-    fn prefetch(&mut self, hash: u32, namespace: &[u8], key: impl FnOnce(&mut Vec<u8>)) {
-        self.values.prefetch(hash, namespace, key);
-    }
-
-    fn fetch(&mut self) {
-        self.values.fetch();
+    fn cache(&mut self) -> &mut Self::Cache {
+        &mut self.values
     }
 
     fn add(&mut self, place: Place<'_>, record: T::Ref<'_>, _: i64) -> Result<()> {
@@ -107,7 +96,7 @@ where
         self.fold.merge(self.values.value(slot), content)
     }
 
-    fn fire(&mut self, place: Place<'_>, at: FiringAt<'_, '_>, out: &mut Collector<U>) -> Result<()> {
+    fn fire(&mut self, place: Place<'_>, at: FiringAt<'_>, out: &mut Collector<U>) -> Result<()> {
         let slot = self.values.slot(place.hash, place.key, &place.state_window.namespace());
         match self.values.get(slot) {
             Some(content) => self.evaluate.evaluate(place, at, self.fold.result(content), out),
@@ -120,7 +109,7 @@ where
         *self.values.value(slot) = None;
     }
 
-    fn clear_function(&mut self, place: Place<'_>, at: FiringAt<'_, '_>) -> Result<()> {
+    fn clear_function(&mut self, place: Place<'_>, at: FiringAt<'_>) -> Result<()> {
         self.evaluate.clear(place, at)
     }
 
@@ -144,25 +133,15 @@ where
     U: Record + ?Sized,
     E: for<'e> Evaluate<K, &'e WindowElements<T>, U>,
 {
-    fn begin_batch(&mut self) {
-        self.elements.begin_batch();
-    }
+    type Cache = ListCache<Pair<T, i64>>;
 
-    fn is_complete(&self) -> bool {
-        self.elements.is_complete()
-    }
-
-    fn prefetch(&mut self, hash: u32, namespace: &[u8], key: impl FnOnce(&mut Vec<u8>)) {
-        self.elements.prefetch(hash, namespace, key);
-    }
-
-    fn fetch(&mut self) {
-        self.elements.fetch();
+    fn cache(&mut self) -> &mut Self::Cache {
+        &mut self.elements
     }
 
     fn add(&mut self, place: Place<'_>, record: T::Ref<'_>, timestamp: i64) -> Result<()> {
         let slot = self.elements.slot(place.hash, place.key, &place.state_window.namespace());
-        self.elements.append(slot, (record, &timestamp));
+        self.elements.append(slot, (T::shorten(record), &timestamp));
         Ok(())
     }
 
@@ -173,7 +152,7 @@ where
         Ok(())
     }
 
-    fn fire(&mut self, place: Place<'_>, mut at: FiringAt<'_, '_>, out: &mut Collector<U>) -> Result<()> {
+    fn fire(&mut self, place: Place<'_>, at: FiringAt<'_>, out: &mut Collector<U>) -> Result<()> {
         let slot = self.elements.slot(place.hash, place.key, &place.state_window.namespace());
         let mut elements = WindowElements::new();
         self.elements.for_each(slot, |(record, timestamp)| elements.push(record, timestamp));
@@ -183,13 +162,15 @@ where
         let Some(evictor) = &self.evictor else {
             return self.evaluate.evaluate(place, at, &elements, out);
         };
-        let count = elements.len();
-        evictor.evict_before(&mut elements, at.window);
-        let evaluated = self.evaluate.evaluate(place, at.reborrow(), &elements, out);
-        evictor.evict_after(&mut elements, at.window);
+        let (count, window) = (elements.len(), at.window);
+        evictor.evict_before(&mut elements, window);
+        let evaluated = self.evaluate.evaluate(place, at, &elements, out);
+        evictor.evict_after(&mut elements, window);
         if elements.len() < count {
             self.elements.clear(slot);
-            elements.for_each_with_timestamp(|record, timestamp| self.elements.append(slot, (record, &timestamp)));
+            elements.for_each_with_timestamp(|record, timestamp| {
+                self.elements.append(slot, (T::shorten(record), &timestamp));
+            });
         }
         evaluated
     }
@@ -199,7 +180,7 @@ where
         self.elements.clear(slot);
     }
 
-    fn clear_function(&mut self, place: Place<'_>, at: FiringAt<'_, '_>) -> Result<()> {
+    fn clear_function(&mut self, place: Place<'_>, at: FiringAt<'_>) -> Result<()> {
         self.evaluate.clear(place, at)
     }
 
@@ -210,33 +191,25 @@ where
 }
 
 /// A window that is evaluated, or given up.
-pub(crate) struct FiringAt<'f, 's> {
+pub(crate) struct FiringAt<'f> {
     pub(crate) window: TimeWindow,
     pub(crate) timers: &'f Timers,
-    pub(crate) sides: &'s mut SideOutputs,
-}
-
-impl FiringAt<'_, '_> {
-    pub(crate) fn reborrow(&mut self) -> FiringAt<'_, '_> {
-        FiringAt { window: self.window, timers: self.timers, sides: &mut *self.sides }
-    }
+    pub(crate) sides: &'f mut SideOutputs,
 }
 
 /// Makes records of what a window came to.
 pub(crate) trait Evaluate<K: Key + ?Sized, C, U: Record + ?Sized>: 'static {
     /// # Errors
     /// Returns the error of user code.
-    fn evaluate(&mut self, place: Place<'_>, at: FiringAt<'_, '_>, content: C, out: &mut Collector<U>) -> Result<()>;
+    fn evaluate(&mut self, place: Place<'_>, at: FiringAt<'_>, content: C, out: &mut Collector<U>) -> Result<()>;
 
     /// The window is given up.
     ///
     /// # Errors
     /// Returns the error of user code.
-    fn clear(&mut self, _place: Place<'_>, _at: FiringAt<'_, '_>) -> Result<()> {
+    fn clear(&mut self, _place: Place<'_>, _at: FiringAt<'_>) -> Result<()> {
         Ok(())
     }
-
-    fn begin_batch(&mut self) {}
 
     fn flush(&mut self) {}
 }
@@ -250,16 +223,17 @@ where
     U: Record + ?Sized,
     E: Emit<K, R, U>,
 {
-    fn evaluate(&mut self, place: Place<'_>, at: FiringAt<'_, '_>, result: R, out: &mut Collector<U>) -> Result<()> {
+    fn evaluate(&mut self, place: Place<'_>, at: FiringAt<'_>, result: R, out: &mut Collector<U>) -> Result<()> {
         emit_result::<K, _, _>(&self.0, place.key, at.window, result, out);
         Ok(())
     }
 }
 
-/// Aggregates all records of a window each time that it is evaluated, since an evictor may have taken some.
+/// Aggregates all records of a window each time that it is evaluated, since an evictor may have
+/// taken some.
 pub(crate) struct FoldElements<A, E> {
     pub(crate) fold: A,
-    pub(crate) emit: E,
+    pub(crate) evaluate: E,
 }
 
 impl<T, K, U, A, E> Evaluate<K, &WindowElements<T>, U> for FoldElements<A, E>
@@ -268,20 +242,28 @@ where
     K: Key + ?Sized,
     U: Record + ?Sized,
     A: Fold<T>,
-    E: Emit<K, A::Output, U>,
+    E: Evaluate<K, A::Output, U>,
 {
     fn evaluate(
         &mut self,
         place: Place<'_>,
-        at: FiringAt<'_, '_>,
+        at: FiringAt<'_>,
         elements: &WindowElements<T>,
         out: &mut Collector<U>,
     ) -> Result<()> {
         let mut content = None;
         elements.try_for_each(|record| self.fold.add(&mut content, record))?;
-        if let Some(content) = content {
-            emit_result::<K, _, _>(&self.emit, place.key, at.window, self.fold.result(&content), out);
+        match content {
+            Some(content) => self.evaluate.evaluate(place, at, self.fold.result(&content), out),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    fn clear(&mut self, place: Place<'_>, at: FiringAt<'_>) -> Result<()> {
+        self.evaluate.clear(place, at)
+    }
+
+    fn flush(&mut self) {
+        self.evaluate.flush();
     }
 }

@@ -7,14 +7,13 @@ use engine_rows::row::{NO_TIMESTAMP, Rows};
 use super::TimeWindow;
 use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
-    collector::Collector,
     current,
     error::Error,
     key::{KeySelector, hash_of},
     metrics::Counter,
     operator::{Element, SideOutputs},
     record::{Key, Owned, Record},
-    state::{Timer, Timers, ValueCache},
+    state::{ListCache, Timer, Timers, ValueCache},
 };
 
 /// Name of the metric that counts late records which nobody wanted.
@@ -56,11 +55,12 @@ where
     }
 
     /// First pass over the rows of a batch: what they will need of a cache is read in one go.
-    pub(crate) fn prefetch<V: Owned, N: AsRef<[u8]>>(
+    /// `namespaces` names those of a record by its time.
+    pub(crate) fn prefetch(
         &self,
-        cache: &mut ValueCache<V>,
+        cache: &mut impl ReadAhead,
         rows: &[u8],
-        mut namespace: impl FnMut(i64) -> Option<N>,
+        mut namespaces: impl FnMut(i64, &mut dyn FnMut(&[u8])),
     ) {
         cache.begin_batch();
         if cache.is_complete() {
@@ -71,14 +71,15 @@ where
                 TimeDomain::EventTime => row.timestamp,
                 TimeDomain::ProcessingTime => self.time.timers.processing_time(),
             };
-            let Some(namespace) = namespace(time) else {
-                continue;
-            };
-            cache.prefetch(row.key_hash, namespace.as_ref(), |out| {
-                current::enter_row(index);
-                // A row that cannot be decoded is reported in its turn.
-                T::decode(row.payload, |record| self.selector.with_key(T::peek(&record), |key| K::encode(key, out)))
+            namespaces(time, &mut |namespace| {
+                cache.prefetch(row.key_hash, namespace, |out| {
+                    current::enter_row(index);
+                    // A row that cannot be decoded is reported in its turn.
+                    T::decode(row.payload, |record| {
+                        self.selector.with_key(T::peek(&record), |key| K::encode(key, out));
+                    })
                     .ok();
+                });
             });
         }
         cache.fetch();
@@ -189,19 +190,48 @@ impl<T: Record + ?Sized> LateRecords<T> {
         if !is_late {
             return;
         }
-        let Some(name) = &self.side_output else {
-            return self.dropped.inc();
-        };
-        let side = sides.0.iter_mut().find(|(side, _)| side == name);
-        if let Some(side) = side.and_then(|(_, side)| side.as_any().downcast_mut::<Collector<T>>()) {
-            side.set_timestamp(element.timestamp);
-            side.collect(record);
+        match &self.side_output {
+            Some(name) => sides.collect::<T>(name, record, element.timestamp),
+            None => self.dropped.inc(),
         }
     }
 }
 
+/// A cache that can read what a call will need in one go.
+pub(crate) trait ReadAhead {
+    fn begin_batch(&mut self);
+    fn is_complete(&self) -> bool;
+    fn prefetch(&mut self, hash: u32, namespace: &[u8], key: impl FnOnce(&mut Vec<u8>));
+    fn fetch(&mut self);
+}
+
+macro_rules! read_ahead {
+    ([$($generics:tt)*] $cache:ty) => {
+        impl<$($generics)*> ReadAhead for $cache {
+            fn begin_batch(&mut self) {
+                self.begin_batch();
+            }
+
+            fn is_complete(&self) -> bool {
+                self.is_complete()
+            }
+
+            fn prefetch(&mut self, hash: u32, namespace: &[u8], key: impl FnOnce(&mut Vec<u8>)) {
+                self.prefetch(hash, namespace, key);
+            }
+
+            fn fetch(&mut self) {
+                self.fetch();
+            }
+        }
+    };
+}
+
+read_ahead!([V: Owned] ValueCache<V>);
+read_ahead!([T: Record + ?Sized] ListCache<T>);
+
 /// First pass over the timers of a call.
-pub(crate) fn prefetch_timers<V: Owned>(cache: &mut ValueCache<V>, timers: &[Timer<'_>]) {
+pub(crate) fn prefetch_timers(cache: &mut impl ReadAhead, timers: &[Timer<'_>]) {
     cache.begin_batch();
     if cache.is_complete() {
         return;

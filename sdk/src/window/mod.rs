@@ -15,10 +15,12 @@ mod panes;
 mod sessions;
 mod input;
 mod emit;
-//mod contents;
+mod contents;
+mod process;
 mod tumbling_windows;
 mod sliding_windows;
 mod session_windows;
+mod triggered_windows;
 mod stream;
 #[cfg(test)]
 mod vectors;
@@ -31,6 +33,7 @@ pub use self::{
         SlidingProcessingTimeWindows, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner,
     },
     evictor::{CountEvictor, DeltaEvictor, Evictor, TimeEvictor, WindowElements},
+    process::{ProcessWindowFunction, WindowContext},
     stream::{AllWindowedStream, NoKey, WindowedStream},
     time_window::TimeWindow,
     trigger::{

@@ -39,7 +39,7 @@ where
     E: Emit<K, A::Output, U>,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.input.prefetch(&mut self.sessions, rows, |_| Some([]));
+        self.input.prefetch(&mut self.sessions, rows, |_, visit| visit(&[]));
     }
 
     fn begin_timers(&mut self, timers: &[Timer<'_>]) {

@@ -3,14 +3,18 @@
 use std::{marker::PhantomData, rc::Rc, time::Duration};
 
 use super::{
-    TimeWindow, WindowAssigner,
+    Evictor, ProcessWindowFunction, TimeWindow, Trigger, WindowAssigner,
     assigner::{WindowKind, Windows},
+    contents::{Aggregated, Contents, EmitResult, Evaluate, FoldElements, Listed},
     emit::{Alone, Emit, Then, ThenAlone, WithKey},
     input::{LateRecords, WindowInput, WindowTime},
     panes::Panes,
+    process::{ProcessElements, ProcessResult},
     session_windows::SessionWindows,
     sessions::Sessions,
     sliding_windows::{PaneOf, SlidingWindows},
+    trigger::AssignerTrigger,
+    triggered_windows::{MergedWindow, TriggerStates, TriggeredWindows},
     tumbling_windows::{TumblingWindows, WindowOf},
 };
 use crate::{
@@ -31,6 +35,12 @@ use crate::{
 
 /// Name of the state that holds what windows came to.
 const CONTENTS: &str = "window-contents";
+/// Name of the state that holds what triggers keep.
+const TRIGGER: &str = "window-trigger";
+/// Name of the state that holds the sessions of a key, where they have triggers.
+const SESSIONS: &str = "window-sessions";
+/// Kind of the operators that aggregate.
+const KIND: &str = "WindowAggregate";
 
 /// A keyed stream in windows: one result for each key and window.
 ///
@@ -49,6 +59,18 @@ pub struct WindowedStream<T: Record + ?Sized, K: ?Sized, S, X = DefaultTrigger> 
 #[derive(Clone, Copy, Debug)]
 pub struct DefaultTrigger;
 
+/// Windows are evaluated when a trigger says, and may be rid of records by an evictor.
+pub struct Triggered<T: Record + ?Sized, R> {
+    trigger: Rc<R>,
+    evictor: Option<Rc<dyn Evictor<T>>>,
+}
+
+impl<T: Record + ?Sized, R> Clone for Triggered<T, R> {
+    fn clone(&self) -> Self {
+        Self { trigger: Rc::clone(&self.trigger), evictor: self.evictor.clone() }
+    }
+}
+
 impl<T: Record + ?Sized, K: ?Sized, S, X: Clone> Clone for WindowedStream<T, K, S, X> {
     fn clone(&self) -> Self {
         Self {
@@ -61,10 +83,13 @@ impl<T: Record + ?Sized, K: ?Sized, S, X: Clone> Clone for WindowedStream<T, K, 
     }
 }
 
-/// A function and the states that it declares.
-pub(crate) struct Declared<'d> {
-    pub(crate) name: &'d str,
-    pub(crate) states: Vec<StateDeclaration>,
+/// True if there is something to keep for a trigger.
+fn keeps_state<T: Record + ?Sized, R: Trigger<T>>() -> bool {
+    size_of::<R::State>() != 0
+}
+
+fn elements_state<T: Record + ?Sized>() -> StateDeclaration {
+    state::<Pair<T, i64>>(CONTENTS, StateKind::List)
 }
 
 impl<T, K, S> WindowedStream<T, K, S>
@@ -85,9 +110,15 @@ where
     }
 }
 
-/// How a stream in windows is aggregated.
+/// How windows are evaluated.
 pub trait Evaluation<T: Record + ?Sized>: Sized {
-    /// Adds the operator.
+    /// The trigger.
+    type Trigger: Trigger<T>;
+
+    /// The trigger and the evictor, for windows of an assigner.
+    fn triggered(&self, windows: Option<&Windows<T>>) -> Triggered<T, Self::Trigger>;
+
+    /// Adds an operator that aggregates.
     fn aggregate<K, S, A, E, U>(
         stream: &WindowedStream<T, K, S, Self>,
         name: &str,
@@ -102,7 +133,42 @@ pub trait Evaluation<T: Record + ?Sized>: Sized {
         U: Record + ?Sized;
 }
 
+impl<T: Record + ?Sized, R: Trigger<T>> Evaluation<T> for Triggered<T, R> {
+    type Trigger = R;
+
+    fn triggered(&self, _: Option<&Windows<T>>) -> Self {
+        self.clone()
+    }
+
+    fn aggregate<K, S, A, E, U>(
+        stream: &WindowedStream<T, K, S, Self>,
+        name: &str,
+        fold: impl Fn() -> A + 'static,
+        emit: impl Fn() -> E + 'static,
+    ) -> DataStream<U>
+    where
+        K: Key + ?Sized,
+        S: KeySelector<T, K>,
+        A: Fold<T>,
+        E: Emit<K, A::Output, U>,
+        U: Record + ?Sized,
+    {
+        stream.folded(name, fold, move |_| EmitResult(emit()))
+    }
+}
+
 impl<T: Record + ?Sized> Evaluation<T> for DefaultTrigger {
+    type Trigger = AssignerTrigger;
+
+    fn triggered(&self, windows: Option<&Windows<T>>) -> Triggered<T, AssignerTrigger> {
+        let trigger = match windows {
+            Some(Windows { kind: WindowKind::Global(false), .. }) | None => AssignerTrigger::Never,
+            Some(Windows { domain: TimeDomain::EventTime, .. }) => AssignerTrigger::EventTime,
+            Some(Windows { domain: TimeDomain::ProcessingTime, .. }) => AssignerTrigger::ProcessingTime,
+        };
+        Triggered { trigger: Rc::new(trigger), evictor: None }
+    }
+
     fn aggregate<K, S, A, E, U>(
         stream: &WindowedStream<T, K, S, Self>,
         name: &str,
@@ -120,14 +186,12 @@ impl<T: Record + ?Sized> Evaluation<T> for DefaultTrigger {
             None => None,
             Some(WindowKind::Global(true)) => None,
             Some(WindowKind::Global(false)) => {
-                let message = "window(GlobalWindows::create()): such a window never fires; give it a `trigger`, \
-                               or use `GlobalWindows::end_of_stream()`";
-                stream.keyed.graph.borrow_mut().error(message.to_owned());
+                stream.never_fires();
                 None
             }
             Some(WindowKind::Session(gap)) => {
                 let states = vec![state::<Sessions<A::State>>(CONTENTS, StateKind::Value)];
-                return stream.operator(Declared { name, states }, move |input, states| SessionWindows {
+                return stream.operator((name, KIND), states, move |input, states| SessionWindows {
                     input,
                     gap: gap.clone(),
                     fold: fold(),
@@ -137,7 +201,7 @@ impl<T: Record + ?Sized> Evaluation<T> for DefaultTrigger {
             }
             Some(WindowKind::Aligned(windows)) if windows.slide < windows.size => {
                 let states = vec![state::<Panes<A::State>>(CONTENTS, StateKind::Value)];
-                return stream.operator(Declared { name, states }, move |input, states| SlidingWindows {
+                return stream.operator((name, KIND), states, move |input, states| SlidingWindows {
                     input,
                     windows: PaneOf::new(windows),
                     fold: fold(),
@@ -148,7 +212,7 @@ impl<T: Record + ?Sized> Evaluation<T> for DefaultTrigger {
             Some(WindowKind::Aligned(windows)) => Some(windows),
         };
         let states = vec![state::<A::State>(CONTENTS, StateKind::Aggregating)];
-        stream.operator(Declared { name, states }, move |input, states| TumblingWindows {
+        stream.operator((name, KIND), states, move |input, states| TumblingWindows {
             input,
             windows: WindowOf::new(windows),
             fold: fold(),
@@ -184,7 +248,8 @@ where
     /// Adds an operator behind the keyed stream.
     fn operator<U, F>(
         &self,
-        declared: Declared<'_>,
+        (name, kind): (&str, &str),
+        states: Vec<StateDeclaration>,
         make: impl Fn(WindowInput<T, K, S>, &StateBackend) -> F + 'static,
     ) -> DataStream<U>
     where
@@ -197,8 +262,8 @@ where
         };
         let allowed_lateness = if domain == TimeDomain::EventTime { self.allowed_lateness } else { 0 };
         let late_output = self.late_output.clone();
-        let name = format!("Window({})", declared.name);
-        self.keyed.stateful_operator((&name, "Window"), declared.states, move |selector, states| {
+        let name = format!("Window({name})");
+        self.keyed.stateful_operator((&name, kind), states, move |selector, states| {
             let time = WindowTime { domain, needs_timestamp, allowed_lateness, timers: states.timers() };
             make(WindowInput::new(selector, time, LateRecords::new(late_output.clone())), states)
         })
@@ -212,6 +277,128 @@ where
     S: KeySelector<T, K>,
     X: Evaluation<T>,
 {
+    /// Has windows evaluated when the trigger says, instead of when their assigner does. Records
+    /// are added to each window one by one then, also where windows overlap.
+    #[must_use]
+    pub fn trigger<R: Trigger<T>>(self, trigger: R) -> WindowedStream<T, K, S, Triggered<T, R>> {
+        let evictor = self.evaluation.triggered(self.windows.as_ref()).evictor;
+        self.evaluated(Triggered { trigger: Rc::new(trigger), evictor })
+    }
+
+    /// Has records taken out of windows before or after they are evaluated. Windows keep all
+    /// their records then.
+    #[must_use]
+    pub fn evictor(self, evictor: impl Evictor<T>) -> WindowedStream<T, K, S, Triggered<T, X::Trigger>> {
+        let trigger = self.evaluation.triggered(self.windows.as_ref()).trigger;
+        self.evaluated(Triggered { trigger, evictor: Some(Rc::new(evictor)) })
+    }
+
+    fn evaluated<Y>(self, evaluation: Y) -> WindowedStream<T, K, S, Y> {
+        let Self { keyed, windows, allowed_lateness, late_output, .. } = self;
+        WindowedStream { keyed, windows, allowed_lateness, late_output, evaluation }
+    }
+
+    /// Hands all records of each key and window to a function; windows keep them until then. The
+    /// closure makes the function anew for each subtask.
+    pub fn process<P>(&self, make: impl Fn() -> P + 'static) -> DataStream<P::Output>
+    where
+        P: ProcessWindowFunction<K, T>,
+    {
+        let evictor = self.evaluation.triggered(self.windows.as_ref()).evictor;
+        self.triggered(("Process", "WindowProcess"), elements_state::<T>(), move |states| Listed {
+            evictor: evictor.clone(),
+            evaluate: ProcessElements { function: make() },
+            elements: states.list(CONTENTS),
+        })
+    }
+
+    /// Aggregates the records of each key and window as they come, and hands the result to a
+    /// function. The closure makes the function anew for each subtask.
+    ///
+    /// Where windows overlap, each record is added to each of its windows; with
+    /// [`WindowedStream::aggregate_then`] to one only.
+    pub fn aggregate_with<A, P>(&self, aggregate: A, make: impl Fn() -> P + 'static) -> DataStream<P::Output>
+    where
+        A: AggregateFunction<T>,
+        P: ProcessWindowFunction<K, A::Output>,
+    {
+        let aggregate = Rc::new(aggregate);
+        let fold = move || AggregateFold(Rc::clone(&aggregate));
+        self.folded("Aggregate", fold, move |_| ProcessResult(ProcessElements { function: make() }))
+    }
+
+    /// Adds an operator that aggregates for a trigger: record by record, or all at once behind an evictor.
+    fn folded<A, E, U>(
+        &self,
+        name: &str,
+        fold: impl Fn() -> A + 'static,
+        evaluate: impl Fn(&StateBackend) -> E + 'static,
+    ) -> DataStream<U>
+    where
+        A: Fold<T>,
+        E: Evaluate<K, A::Output, U>,
+        U: Record + ?Sized,
+    {
+        match self.evaluation.triggered(self.windows.as_ref()).evictor {
+            None => {
+                let contents = state::<A::State>(CONTENTS, StateKind::Aggregating);
+                self.triggered((name, KIND), contents, move |states| Aggregated {
+                    fold: fold(),
+                    evaluate: evaluate(states),
+                    values: states.value(CONTENTS),
+                })
+            }
+            Some(evictor) => self.triggered((name, KIND), elements_state::<T>(), move |states| Listed {
+                evictor: Some(Rc::clone(&evictor)),
+                evaluate: FoldElements { fold: fold(), evaluate: evaluate(states) },
+                elements: states.list(CONTENTS),
+            }),
+        }
+    }
+
+    /// Adds an operator that asks the trigger for each record.
+    fn triggered<C, U>(
+        &self,
+        of: (&str, &str),
+        contents_state: StateDeclaration,
+        contents: impl Fn(&StateBackend) -> C + 'static,
+    ) -> DataStream<U>
+    where
+        C: Contents<T, K, U>,
+        U: Record + ?Sized,
+    {
+        let trigger = self.evaluation.triggered(self.windows.as_ref()).trigger;
+        let kind = self.windows.as_ref().map_or(WindowKind::Global(true), |windows| windows.kind.clone());
+        let is_session = matches!(kind, WindowKind::Session(_));
+        if is_session && !trigger.can_merge() {
+            let message = "trigger: sessions merge, which this trigger does not support (see Trigger::can_merge)";
+            self.keyed.graph.borrow_mut().error(message.to_owned());
+        }
+        let mut states = vec![contents_state];
+        if keeps_state::<T, X::Trigger>() {
+            states.push(state::<<X::Trigger as Trigger<T>>::State>(TRIGGER, StateKind::Value));
+        }
+        if is_session {
+            states.push(state::<Vec<MergedWindow>>(SESSIONS, StateKind::Value));
+        }
+        self.operator(of, states, move |input, states| {
+            let trigger = TriggerStates {
+                trigger: Rc::clone(&trigger),
+                states: keeps_state::<T, X::Trigger>().then(|| states.value(TRIGGER)),
+                timers: states.timers(),
+                requests: Vec::new(),
+            };
+            let sessions = is_session.then(|| states.value(SESSIONS));
+            TriggeredWindows { input, kind: kind.clone(), trigger, sessions, contents: contents(states) }
+        })
+    }
+
+    fn never_fires(&self) {
+        let message = "window(GlobalWindows::create()): such a window never fires; give it a `trigger`, \
+                       or use `GlobalWindows::end_of_stream()`";
+        self.keyed.graph.borrow_mut().error(message.to_owned());
+    }
+
     fn aggregated<A, E, U>(
         &self,
         name: &str,
@@ -416,9 +603,56 @@ where
     T: Record + ?Sized,
     X: Evaluation<T>,
 {
+    /// As [`WindowedStream::trigger`].
+    #[must_use]
+    pub fn trigger<R: Trigger<T>>(self, trigger: R) -> AllWindowedStream<T, Triggered<T, R>> {
+        AllWindowedStream { windowed: self.windowed.trigger(trigger) }
+    }
+
+    /// As [`WindowedStream::evictor`].
+    #[must_use]
+    pub fn evictor(self, evictor: impl Evictor<T>) -> AllWindowedStream<T, Triggered<T, X::Trigger>> {
+        AllWindowedStream { windowed: self.windowed.evictor(evictor) }
+    }
+
+    /// As [`WindowedStream::process`], with `()` as the key.
+    pub fn process<P>(&self, make: impl Fn() -> P + 'static) -> DataStream<P::Output>
+    where
+        P: ProcessWindowFunction<(), T>,
+    {
+        self.in_one_subtask(self.windowed.process(make))
+    }
+
+    /// As [`WindowedStream::aggregate_with`], with `()` as the key.
+    pub fn aggregate_with<A, P>(&self, aggregate: A, make: impl Fn() -> P + 'static) -> DataStream<P::Output>
+    where
+        A: AggregateFunction<T>,
+        P: ProcessWindowFunction<(), A::Output>,
+    {
+        self.in_one_subtask(self.windowed.aggregate_with(aggregate, make))
+    }
+
+    fn aggregated<A, E, U>(
+        &self,
+        name: &str,
+        fold: impl Fn() -> A + 'static,
+        emit: impl Fn() -> E + 'static,
+    ) -> DataStream<U>
+    where
+        A: Fold<T>,
+        E: Emit<(), A::Output, U>,
+        U: Record + ?Sized,
+    {
+        self.in_one_subtask(self.windowed.aggregated(name, fold, emit))
+    }
+
+    fn in_one_subtask<U: Record + ?Sized>(&self, results: DataStream<U>) -> DataStream<U> {
+        results.set_parallelism(1)
+    }
+
     /// Counts the records of each window.
     pub fn count(&self) -> DataStream<u64> {
-        self.windowed.aggregated("Count", || Count, || Alone)
+        self.aggregated("Count", || Count, || Alone)
     }
 
     /// As [`AllWindowedStream::count`], with a closure that makes records of window and result.
@@ -429,7 +663,7 @@ where
         O: Outcome,
     {
         let emit = Rc::new(emit);
-        self.windowed.aggregated("Count", || Count, move || ThenAlone(Rc::clone(&emit)))
+        self.aggregated("Count", || Count, move || ThenAlone(Rc::clone(&emit)))
     }
 
     /// Sums a number of the records of each window; see [`KeyedStream::sum`].
@@ -439,7 +673,7 @@ where
         F: for<'a> Fn(T::Ref<'a>) -> N + 'static,
     {
         let number = Rc::new(number);
-        self.windowed.aggregated("Sum", move || SumOf { number: Rc::clone(&number), _sum: PhantomData }, || Alone)
+        self.aggregated("Sum", move || SumOf { number: Rc::clone(&number), _sum: PhantomData }, || Alone)
     }
 
     /// As [`AllWindowedStream::sum`], with a closure that makes records of window and result.
@@ -467,7 +701,7 @@ where
         F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
     {
         let value = Rc::new(value);
-        self.windowed.aggregated("Min", move || MinOf { value: Rc::clone(&value), _value: PhantomData }, || Alone)
+        self.aggregated("Min", move || MinOf { value: Rc::clone(&value), _value: PhantomData }, || Alone)
     }
 
     /// As [`AllWindowedStream::min`], with a closure that makes records of window and result.
@@ -495,7 +729,7 @@ where
         F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
     {
         let value = Rc::new(value);
-        self.windowed.aggregated("Max", move || MaxOf { value: Rc::clone(&value), _value: PhantomData }, || Alone)
+        self.aggregated("Max", move || MaxOf { value: Rc::clone(&value), _value: PhantomData }, || Alone)
     }
 
     /// As [`AllWindowedStream::max`], with a closure that makes records of window and result.
@@ -523,7 +757,7 @@ where
         F: Fn(T, T) -> T + 'static,
     {
         let function = Rc::new(function);
-        self.windowed.aggregated("Reduce", move || ReduceFold(Rc::clone(&function)), || Alone)
+        self.aggregated("Reduce", move || ReduceFold(Rc::clone(&function)), || Alone)
     }
 
     /// As [`AllWindowedStream::reduce`], with a closure that makes records of window and result.
@@ -550,7 +784,7 @@ where
         A: AggregateFunction<T>,
     {
         let function = Rc::new(function);
-        self.windowed.aggregated("Aggregate", move || AggregateFold(Rc::clone(&function)), || Alone)
+        self.aggregated("Aggregate", move || AggregateFold(Rc::clone(&function)), || Alone)
     }
 
     /// As [`AllWindowedStream::aggregate`], with a closure that makes records of window and result.

@@ -15,8 +15,9 @@ use engine_rows::{
 };
 
 use super::{
-    EventTimeSessionWindows, ProcessingTimeSessionWindows, SlidingEventTimeWindows, SlidingProcessingTimeWindows,
-    TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowedStream, vectors::Random,
+    CountEvictor, EventTimeSessionWindows, EventTimeTrigger, ProcessWindowFunction, ProcessingTimeSessionWindows,
+    ProcessingTimeTrigger, SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeWindow, TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows, WindowContext, WindowElements, WindowedStream, vectors::Random,
 };
 use crate::{
     AggregateFunction, DataStream, DiscardSink, FileSource, OutputTag,
@@ -101,7 +102,10 @@ impl Running {
             Vec::new(),
         );
         let (graph, declaration) = declared.map_err(|error| error.to_string()).expect("a sound program");
-        let node = declaration.nodes.iter().find(|node| node.operator == OperatorKind::Guest("Window".to_owned()));
+        let node = declaration
+            .nodes
+            .iter()
+            .find(|node| matches!(&node.operator, OperatorKind::Guest(kind) if kind.starts_with("Window")));
         let node = node.expect("a window");
         host::declare_instance(0, node.states.iter().map(|state| state.kind).collect());
         host::enter_instance(0);
@@ -470,4 +474,68 @@ fn overlapping_windows_of_processing_time() {
 #[test]
 fn sessions_of_processing_time() {
     check(session, TimeDomain::ProcessingTime, Some(1), aggregated);
+}
+
+/// As [`gathered`], of all records.
+struct GatherAll;
+
+impl ProcessWindowFunction<u8, Sale> for GatherAll {
+    type Output = Gathered;
+
+    fn process(
+        &self,
+        key: &u8,
+        elements: &WindowElements<Sale>,
+        ctx: &mut WindowContext<'_>,
+        out: &mut Collector<Gathered>,
+    ) -> crate::Result<()> {
+        let mut numbers: Vec<_> = elements.iter().map(|(_, number)| number).collect();
+        numbers.sort_unstable();
+        gathered(key, ctx.window(), numbers, out);
+        Ok(())
+    }
+}
+
+impl ProcessWindowFunction<u8, Vec<i64>> for GatherAll {
+    type Output = Gathered;
+
+    fn process(
+        &self,
+        key: &u8,
+        elements: &WindowElements<Vec<i64>>,
+        ctx: &mut WindowContext<'_>,
+        out: &mut Collector<Gathered>,
+    ) -> crate::Result<()> {
+        elements.iter().for_each(|numbers| gathered(key, ctx.window(), numbers, out));
+        Ok(())
+    }
+}
+
+#[test]
+fn windows_with_triggers_are_those_without() {
+    let event_time = |windowed: Keyed| windowed.trigger(EventTimeTrigger::create()).aggregate_then(Gather, gathered);
+    check(sliding, TimeDomain::EventTime, None, event_time);
+    check(session, TimeDomain::EventTime, None, event_time);
+    let processing_time =
+        |windowed: Keyed| windowed.trigger(ProcessingTimeTrigger::create()).aggregate_then(Gather, gathered);
+    check(sliding, TimeDomain::ProcessingTime, None, processing_time);
+    check(session, TimeDomain::ProcessingTime, None, processing_time);
+}
+
+#[test]
+fn functions_get_what_is_in_each_window() {
+    let all = |windowed: Keyed| windowed.process(|| GatherAll);
+    check(sliding, TimeDomain::EventTime, None, all);
+    check(session, TimeDomain::EventTime, None, all);
+    check(session, TimeDomain::ProcessingTime, None, all);
+    let aggregated = |windowed: Keyed| windowed.aggregate_with(Gather, || GatherAll);
+    check(session, TimeDomain::EventTime, None, aggregated);
+    check(tumbling, TimeDomain::EventTime, None, aggregated);
+}
+
+#[test]
+fn evictors_that_evict_nothing_change_nothing() {
+    let all = |windowed: Keyed| windowed.evictor(CountEvictor::of(usize::MAX)).aggregate_then(Gather, gathered);
+    check(sliding, TimeDomain::EventTime, None, all);
+    check(session, TimeDomain::EventTime, None, all);
 }

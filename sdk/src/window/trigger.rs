@@ -558,13 +558,16 @@ impl<T: Owned + Clone, F: Fn(&T, &T) -> f64 + 'static> Trigger<T> for DeltaTrigg
 
 /// The trigger of a window assigner.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum DefaultTrigger {
+pub enum AssignerTrigger {
+    /// [`EventTimeTrigger`].
     EventTime,
+    /// [`ProcessingTimeTrigger`].
     ProcessingTime,
+    /// [`NeverTrigger`].
     Never,
 }
 
-impl<T: Record + ?Sized> Trigger<T> for DefaultTrigger {
+impl<T: Record + ?Sized> Trigger<T> for AssignerTrigger {
     type State = ();
 
     fn on_element(

@@ -68,7 +68,11 @@ where
 {
     fn begin_batch(&mut self, rows: &[u8]) {
         let mut windows = self.windows;
-        self.input.prefetch(&mut self.contents, rows, |time| windows.get(time).map(|window| window.namespace()));
+        self.input.prefetch(&mut self.contents, rows, |time, visit| {
+            if let Some(window) = windows.get(time) {
+                visit(&window.namespace());
+            }
+        });
     }
 
     fn begin_timers(&mut self, timers: &[Timer<'_>]) {
@@ -95,8 +99,12 @@ where
         }
         let has_passed = input.time.has_passed(window);
         if is_new {
-            let time = if has_passed { input.time.cleanup_time(window) } else { window.max_timestamp() };
-            input.time.register(time, hash, &input.key, &namespace);
+            let (end, cleanup_time) = (window.max_timestamp(), input.time.cleanup_time(window));
+            if !has_passed {
+                input.time.register(end, hash, &input.key, &namespace);
+            } else if cleanup_time != i64::MAX {
+                input.time.register(cleanup_time, hash, &input.key, &namespace);
+            }
         }
         if has_passed && let Some(content) = content {
             emit_result::<K, _, _>(emit, &input.key, window, fold.result(content), out);
