@@ -10,8 +10,8 @@ use crate::{
     key::{ByRef, ByValue, ByWriter, KeySelector, KeyWriter},
     keyed_stream::KeyedStream,
     operator::{
-        Context, Filter, FlatMap, Function, FunctionFactory, Identity, Map, PartitionOutput, Process, SelectorFactory,
-        TryMap, hash_output,
+        Context, Filter, FlatMap, Function, FunctionFactory, Identity, Map, OperatorFactory, PartitionOutput, Process,
+        SelectorFactory, TryMap, hash_output,
     },
     record::{Key, Owned, Record, descriptor_of},
     sink::{DataStreamSink, PrintSink, Sink, node_settings},
@@ -74,9 +74,19 @@ impl<T: Record + ?Sized> DataStream<T> {
         U: Record + ?Sized,
         F: Function<T, U>,
     {
+        self.operator_of(name, kind, Box::new(FunctionFactory::<T, U, _>::new(make)))
+    }
+
+    /// Adds the operator that a factory makes behind this stream.
+    pub(crate) fn operator_of<U: Record + ?Sized>(
+        &self,
+        name: &str,
+        kind: &str,
+        factory: Box<dyn OperatorFactory>,
+    ) -> DataStream<U> {
         let mut graph = self.graph.borrow_mut();
         let node = graph.add_node(name, OperatorKind::Guest(kind.to_owned()), NodeTypes::operator::<T, U>());
-        graph.add_factory(node, Box::new(FunctionFactory::<T, U, _>::new(make)));
+        graph.add_factory(node, factory);
         graph.connect(&self.origins, (node, 0), &descriptor_of::<T>());
         drop(graph);
         DataStream::of_node(self.graph.clone(), node)

@@ -15,7 +15,7 @@ use crate::{
     collector::AnyCollector,
     error::{Error, Result},
     operator::{OperatorFactory, SelectorFactory, Wiring, collector},
-    record::{Record, descriptor_of},
+    record::{Key, Record, descriptor_of},
 };
 
 /// A graph that streams and the environment share while the program runs.
@@ -85,6 +85,20 @@ impl Graph {
     /// Adds the factory of a node that is code of the plugin.
     pub(crate) fn add_factory(&mut self, node: u32, factory: Box<dyn OperatorFactory>) {
         self.factories.insert(node, factory);
+    }
+
+    /// Declares the key and the keyed states of a node.
+    pub(crate) fn set_keyed<K: Key + ?Sized>(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        for (index, state) in states.iter().enumerate() {
+            if states[..index].iter().any(|other| other.name == state.name) {
+                let node = &self.node_mut(node).name;
+                let message = format!("\"{node}\" has two states \"{}\": give each a name of its own", state.name);
+                self.error(message);
+            }
+        }
+        let node = self.node_mut(node);
+        node.key_type = Some(descriptor_of::<K>());
+        node.states = states;
     }
 
     /// Leads the records of all origins into a zero-based input of a node.

@@ -3,15 +3,15 @@
 use std::{marker::PhantomData, ops::Deref, rc::Rc};
 
 use crate::{
-    bindings::engine::plugin::graph::{Operator as OperatorKind, StateDeclaration, StateKind},
+    bindings::engine::plugin::graph::{StateDeclaration, StateKind},
     data_stream::DataStream,
-    graph::{NodeTypes, state},
+    graph::state,
     key::KeySelector,
     operator::{
         AggregateFold, AggregateFunction, Count, Fold, Function, KeyedFunctionFactory, KeyedReduce, MaxOf, MinOf,
-        Number, Running, SumOf,
+        Number, Running, SumOf, VALUE,
     },
-    record::{Key, Owned, Pair, Record, descriptor_of},
+    record::{Key, Owned, Pair, Record},
     state::StateBackend,
     window::{WindowAssigner, WindowedStream},
 };
@@ -51,30 +51,28 @@ where
         Self { stream, selector, _key: PhantomData }
     }
 
-    /// Adds an operator with one value per key.
-    fn keyed_operator<U, V, F>(
+    /// Adds an operator with keyed states.
+    pub(crate) fn keyed_operator<U, F>(
         &self,
-        (name, kind, state_kind): (&str, &str, StateKind),
-        make: impl Fn(Rc<S>) -> F + 'static,
+        (name, kind): (&str, &str),
+        states: Vec<StateDeclaration>,
+        make: impl Fn(Rc<S>, &StateBackend) -> F + 'static,
     ) -> DataStream<U>
     where
         U: Record + ?Sized,
-        V: Owned,
         F: Function<T, U>,
     {
         let selector = self.selector.clone();
-        let stream = self.stream.operator(name, kind, move || make(selector.clone()));
-        let mut graph = stream.graph.borrow_mut();
-        let node = graph.node_mut(stream.origins[0].node);
-        node.key_type = Some(descriptor_of::<K>());
-        node.states = vec![state::<V>("value", state_kind)];
-        drop(graph);
+        let make = move |states: &StateBackend| make(selector.clone(), states);
+        let stream = self.stream.operator_of(name, kind, Box::new(KeyedFunctionFactory::<T, U, _>::new(make)));
+        self.stream.graph.borrow_mut().set_keyed::<K>(stream.origins[0].node, states);
         stream
     }
 
     fn running<A: Fold<T>>(&self, name: &str, make: impl Fn() -> A + 'static) -> DataStream<Pair<K, A::Output>> {
-        self.keyed_operator::<_, A::State, _>((name, "KeyedAggregate", StateKind::Aggregating), move |selector| {
-            Running::<T, K, S, A>::new(selector, make())
+        let states = vec![state::<A::State>(VALUE, StateKind::Aggregating)];
+        self.keyed_operator((name, "KeyedAggregate"), states, move |selector, states| {
+            Running::<T, K, S, A>::new(selector, make(), states)
         })
     }
 
@@ -86,8 +84,9 @@ where
         F: Fn(T, T) -> T + 'static,
     {
         let function = Rc::new(function);
-        self.keyed_operator::<_, T, _>(("Keyed Reduce", "KeyedReduce", StateKind::Reducing), move |selector| {
-            KeyedReduce::<T, K, S, F>::new(selector, function.clone())
+        let states = vec![state::<T>(VALUE, StateKind::Reducing)];
+        self.keyed_operator(("Keyed Reduce", "KeyedReduce"), states, move |selector, states| {
+            KeyedReduce::<T, K, S, F>::new(selector, function.clone(), states)
         })
     }
 
@@ -136,28 +135,5 @@ where
     /// Groups the records of each key in windows, which are evaluated one by one.
     pub fn window(&self, assigner: impl WindowAssigner<T>) -> WindowedStream<T, K, S> {
         WindowedStream::new(self, assigner)
-    }
-
-    /// Adds an operator with states and timers.
-    pub(crate) fn stateful_operator<U, F>(
-        &self,
-        (name, kind): (&str, &str),
-        states: Vec<StateDeclaration>,
-        make: impl Fn(Rc<S>, &StateBackend) -> F + 'static,
-    ) -> DataStream<U>
-    where
-        U: Record + ?Sized,
-        F: Function<T, U>,
-    {
-        let mut graph = self.stream.graph.borrow_mut();
-        let node = graph.add_node(name, OperatorKind::Guest(kind.to_owned()), NodeTypes::operator::<T, U>());
-        let selector = Rc::clone(&self.selector);
-        let make = move |states: &StateBackend| make(Rc::clone(&selector), states);
-        graph.add_factory(node, Box::new(KeyedFunctionFactory::<T, U, _>::new(make)));
-        graph.connect(&self.stream.origins, (node, 0), &descriptor_of::<T>());
-        graph.node_mut(node).key_type = Some(descriptor_of::<K>());
-        graph.node_mut(node).states = states;
-        drop(graph);
-        DataStream::of_node(Rc::clone(&self.stream.graph), node)
     }
 }

@@ -3,13 +3,16 @@
 
 use std::{marker::PhantomData, rc::Rc};
 
+use engine_rows::row::Rows;
+
 use super::{Element, Function, SideOutputs};
 use crate::{
     collector::Collector,
     current,
     error::{Error, Result},
-    key::{KeySelector, KeyedState, hash_of},
+    key::{KeySelector, encode_key_of, hash_of},
     record::{Key, Owned, Pair, Record},
+    state::{Slot, StateBackend, ValueCache},
 };
 
 /// A number that can be summed.
@@ -270,18 +273,72 @@ impl<T: Owned + Clone, F: Fn(T, T) -> T + 'static> Fold<T> for ReduceFold<F> {
     }
 }
 
-/// Emits the key with the result so far, for each record.
-pub(crate) struct Running<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> {
+/// Name of the only state of a reduction or aggregation.
+pub(crate) const VALUE: &str = "value";
+
+/// The value of each key, with what finds it.
+struct ByKey<T: ?Sized, K: ?Sized, S, V> {
     selector: Rc<S>,
-    fold: A,
-    state: KeyedState<A::State>,
+    values: ValueCache<V>,
     scratch: Vec<u8>,
-    _key: PhantomData<K>,
+    _types: PhantomData<(Rc<T>, Rc<K>)>,
 }
 
-impl<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> Running<T, K, S, A> {
-    pub(crate) fn new(selector: Rc<S>, fold: A) -> Self {
-        Self { selector, fold, state: KeyedState::new(), scratch: Vec::new(), _key: PhantomData }
+impl<T, K, S, V> ByKey<T, K, S, V>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    V: Owned,
+{
+    fn new(selector: Rc<S>, states: &StateBackend) -> Self {
+        Self { selector, values: states.value(VALUE), scratch: Vec::new(), _types: PhantomData }
+    }
+
+    fn begin_batch(&mut self, rows: &[u8]) {
+        let Self { selector, values, .. } = self;
+        values.begin_batch();
+        if values.is_complete() {
+            return;
+        }
+        for row in Rows::new(rows).map_while(Result::ok) {
+            values.prefetch(row.key_hash, &[], |out| encode_key_of::<T, K, S>(selector, row.payload, out));
+        }
+        values.fetch();
+    }
+
+    /// Lends the key of a record and its value.
+    #[inline(always)]
+    fn with_value<R>(
+        &mut self,
+        record: T::Ref<'_>,
+        element: Element,
+        f: impl FnOnce(K::Ref<'_>, &mut Option<V>) -> R,
+    ) -> R {
+        let Self { selector, values, scratch, .. } = self;
+        selector.with_key(record, |key| {
+            let slot =
+                K::with_encoded(key, scratch, |encoded| values.slot(hash_of(encoded, element.key_hash), encoded, &[]));
+            f(K::shorten(key), values.value(slot))
+        })
+    }
+}
+
+/// Emits the key with the result so far, for each record.
+pub(crate) struct Running<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> {
+    by_key: ByKey<T, K, S, A::State>,
+    fold: A,
+}
+
+impl<T, K, S, A> Running<T, K, S, A>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    A: Fold<T>,
+{
+    pub(crate) fn new(selector: Rc<S>, fold: A, states: &StateBackend) -> Self {
+        Self { by_key: ByKey::new(selector, states), fold }
     }
 }
 
@@ -293,7 +350,7 @@ where
     A: Fold<T>,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.state.load_ahead(rows);
+        self.by_key.begin_batch(rows);
     }
 
     #[inline(always)]
@@ -304,43 +361,43 @@ where
         out: &mut Collector<Pair<K, A::Output>>,
         _: &mut SideOutputs,
     ) {
-        let Self { selector, fold, state, scratch, .. } = self;
+        let Self { by_key, fold } = self;
         let record = T::peek(&record);
-        selector.with_key(record, |key| {
-            let slot = K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded));
-            let value = state.value(slot);
-            match fold.add(value, record) {
-                Ok(()) => {
-                    let result = fold.result(value.as_ref().expect("the record was just added"));
-                    out.collect((K::shorten(key), result));
-                }
-                Err(error) => current::reject(current::node(), &error),
-            }
+        by_key.with_value(record, element, |key, value| match fold.add(value, record) {
+            Ok(()) => out.collect((key, fold.result(value.as_ref().expect("the record was just added")))),
+            Err(error) => current::reject(current::node(), &error),
         });
+    }
+
+    fn flush_state(&mut self) {
+        self.by_key.values.flush();
     }
 }
 
 /// Emits the reduced record, for each record.
 pub(crate) struct KeyedReduce<T, K: ?Sized, S, F> {
-    selector: Rc<S>,
+    by_key: ByKey<T, K, S, T>,
     function: Rc<F>,
-    state: KeyedState<T>,
-    scratch: Vec<u8>,
-    _key: PhantomData<K>,
 }
 
 impl<T: Owned, K: Key + ?Sized, S: KeySelector<T, K>, F: Fn(T, T) -> T> KeyedReduce<T, K, S, F> {
-    pub(crate) fn new(selector: Rc<S>, function: Rc<F>) -> Self {
-        Self { selector, function, state: KeyedState::new(), scratch: Vec::new(), _key: PhantomData }
+    pub(crate) fn new(selector: Rc<S>, function: Rc<F>, states: &StateBackend) -> Self {
+        Self { by_key: ByKey::new(selector, states), function }
+    }
+
+    /// The place of a record's key.
+    #[inline(always)]
+    fn slot(&mut self, record: &T, element: Element) -> Slot {
+        let ByKey { selector, values, scratch, .. } = &mut self.by_key;
+        selector.with_key(record, |key| {
+            K::with_encoded(key, scratch, |encoded| values.slot(hash_of(encoded, element.key_hash), encoded, &[]))
+        })
     }
 
     #[inline(always)]
-    fn reduce(&mut self, record: T, element: Element) -> &T {
-        let Self { selector, function, state, scratch, .. } = self;
-        let slot = selector.with_key(&record, |key| {
-            K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded))
-        });
-        let value = state.value(slot);
+    fn reduce(&mut self, slot: Slot, record: T) -> &T {
+        let Self { by_key, function } = self;
+        let value = by_key.values.value(slot);
         let reduced = match value.take() {
             Some(reduced) => function(reduced, record),
             None => record,
@@ -357,12 +414,17 @@ where
     F: Fn(T, T) -> T + 'static,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.state.load_ahead(rows);
+        self.by_key.begin_batch(rows);
     }
 
     #[inline(always)]
     fn process(&mut self, record: T, element: Element, out: &mut Collector<T>, _: &mut SideOutputs) {
-        let reduced = self.reduce(record, element).clone();
+        let slot = self.slot(&record, element);
+        let reduced = self.reduce(slot, record).clone();
         out.collect(reduced);
+    }
+
+    fn flush_state(&mut self) {
+        self.by_key.values.flush();
     }
 }

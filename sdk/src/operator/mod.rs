@@ -22,7 +22,7 @@ pub use self::{
     stateless::Context,
 };
 pub(crate) use self::{
-    keyed::{Count, Fold, KeyedReduce, MaxOf, MinOf, ReduceFold, Running, SumOf},
+    keyed::{Count, Fold, KeyedReduce, MaxOf, MinOf, ReduceFold, Running, SumOf, VALUE},
     source::{Elements, SourceFactory},
     stateless::{Filter, FlatMap, FormatOutput, HashOutput, Identity, Map, PartitionOutput, Process, TryMap},
 };

@@ -9,7 +9,7 @@ use super::{Failed, Segment};
 use crate::{
     bindings::{
         engine::plugin::graph::{Partitioner, StreamGraph},
-        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput},
+        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput, TimeDomain},
     },
     current,
     exports::declare,
@@ -49,6 +49,8 @@ fn context(nodes: &[u32], outputs: &[(u32, Option<u32>)]) -> OperatorContext {
 }
 
 fn open(graph: &SharedGraph, nodes: &[u32], outputs: &[(u32, Option<u32>)]) -> Segment {
+    let kinds = graph.borrow().nodes[nodes[0] as usize - 1].states.iter().map(|state| state.kind).collect();
+    host::declare_instance(0, kinds);
     Segment::open(&graph.borrow(), &context(nodes, outputs)).unwrap()
 }
 
@@ -118,7 +120,7 @@ fn rows_are_handed_over_when_a_buffer_is_full_and_at_the_end_of_a_call() {
 }
 
 #[test]
-fn windows_fire_before_the_watermark_is_forwarded() {
+fn timers_fire_before_the_watermark_is_forwarded() {
     let (graph, _) = plan(|env| {
         let counts = env.from_sequence(0, 9).key_by(|n| *n).window(GlobalWindows::end_of_stream()).count();
         counts.map(|(_, count)| count).sink_to(DiscardSink);
@@ -134,6 +136,9 @@ fn windows_fire_before_the_watermark_is_forwarded() {
     segment.process_batch(0, Batch::Rows(&batch)).unwrap();
     segment.process_watermark(99).unwrap();
     segment.process_watermark_status(true).unwrap();
+    let (count, timers) = host::take_due_timers(0, TimeDomain::EventTime, i64::MAX, 10).unwrap();
+    assert_eq!(count, 1);
+    segment.fire_timers(TimeDomain::EventTime, i64::MAX, &timers).unwrap();
     segment.process_watermark(i64::MAX).unwrap();
     segment.end_input(0).unwrap();
     let mut expected = Vec::new();

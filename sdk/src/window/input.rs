@@ -9,7 +9,7 @@ use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
     current,
     error::Error,
-    key::{KeySelector, hash_of},
+    key::{KeySelector, encode_key_of, hash_of},
     metrics::Counter,
     operator::{Element, SideOutputs},
     record::{Key, Owned, Record},
@@ -74,11 +74,7 @@ where
             namespaces(time, &mut |namespace| {
                 cache.prefetch(row.key_hash, namespace, |out| {
                     current::enter_row(index);
-                    // A row that cannot be decoded is reported in its turn.
-                    T::decode(row.payload, |record| {
-                        self.selector.with_key(T::peek(&record), |key| K::encode(key, out));
-                    })
-                    .ok();
+                    encode_key_of::<T, K, S>(&self.selector, row.payload, out);
                 });
             });
         }

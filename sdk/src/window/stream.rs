@@ -263,7 +263,7 @@ where
         let allowed_lateness = if domain == TimeDomain::EventTime { self.allowed_lateness } else { 0 };
         let late_output = self.late_output.clone();
         let name = format!("Window({name})");
-        self.keyed.stateful_operator((&name, kind), states, move |selector, states| {
+        self.keyed.keyed_operator((&name, kind), states, move |selector, states| {
             let time = WindowTime { domain, needs_timestamp, allowed_lateness, timers: states.timers() };
             make(WindowInput::new(selector, time, LateRecords::new(late_output.clone())), states)
         })
