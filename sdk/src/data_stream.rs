@@ -16,6 +16,7 @@ use crate::{
     record::{Key, Owned, Record, descriptor_of},
     sink::{DataStreamSink, PrintSink, Sink, node_settings},
     text::{Format, Text},
+    window::{AllWindowedStream, NoKey, WindowAssigner},
 };
 
 /// A stream of records of type `T`.
@@ -208,6 +209,11 @@ impl<T: Record + ?Sized> DataStream<T> {
         let selector = Rc::new(selector);
         let stream = self.with_selector("Key By", Partitioner::Hash, hash_output::<T, K, S>(selector.clone()));
         KeyedStream::new(stream, selector)
+    }
+
+    /// Groups all records in windows, whatever their key, in one subtask.
+    pub fn window_all(&self, assigner: impl WindowAssigner<T>) -> AllWindowedStream<T> {
+        AllWindowedStream::new(&self.keyed(NoKey), assigner)
     }
 
     /// Deals the records in turn to all subtasks of the next operator.

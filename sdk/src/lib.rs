@@ -47,6 +47,7 @@ mod operator;
 mod source;
 mod sink;
 mod graph;
+mod window;
 mod environment;
 mod data_stream;
 mod keyed_stream;
@@ -93,7 +94,7 @@ pub use crate::{
     error::{Error, Outcome, Result},
     join::{IntervalJoin, IntervalJoinContext, IntervalJoined, RegularJoin},
     key::{KeySelector, KeyWriter},
-    keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
+    keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
     operator::{
         AggregateFunction, Context, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
@@ -108,6 +109,14 @@ pub use crate::{
         States, UpdateType, ValueState,
     },
     text::{Csv, CsvField, CsvRow, Format, Text},
+    window::{
+        AllWindowedStream, ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger,
+        DeltaEvictor, DeltaTrigger, EventTimeSessionWindows, EventTimeTrigger, Evictor, GlobalWindows, NeverTrigger,
+        ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
+        SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, Trigger, TriggerContext,
+        TriggerResult, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner, WindowContext,
+        WindowElements, WindowedStream,
+    },
 };
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -117,11 +126,12 @@ pub use crate::test_harness::TestHarness;
 pub mod prelude {
     pub use crate::{
         AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
-        FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction, KeyedContext,
-        KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
-        PrintSink, Record, ReducingState, Result, RuntimeContext, SequenceSource, SocketSink, SocketSource,
-        SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, UpdateType,
-        ValueState,
+        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction,
+        KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag,
+        Pair, PrintSink, ProcessingTimeSessionWindows, Record, ReducingState, Result, RuntimeContext, SequenceSource,
+        SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource, SourceFunction, SourceStatus,
+        StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, TimeWindow, TumblingEventTimeWindows,
+        TumblingProcessingTimeWindows, UpdateType, ValueState,
     };
 }
 

@@ -318,11 +318,11 @@ macro_rules! owned_record {
     };
 }
 
-pub(crate) use owned_record;
-
 macro_rules! owned_records {
     ($($type:ty),*) => { $(owned_record!([] $type);)* };
 }
+
+pub(crate) use owned_record;
 
 owned_records!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64, bool, char);
 owned_record!([T: for<'v> Value<'v> + 'static] Option<T>);
