@@ -92,7 +92,10 @@ pub use crate::{
     data_stream::{DataStream, OutputTag},
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
-    join::{IntervalJoin, IntervalJoinContext, IntervalJoined, RegularJoin},
+    join::{
+        IntervalJoin, IntervalJoinContext, IntervalJoined, JoinEqualTo, JoinWhere, JoinedStreams, RegularJoin,
+        WindowedJoin,
+    },
     key::{KeySelector, KeyWriter},
     keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
@@ -126,7 +129,7 @@ pub use crate::test_harness::TestHarness;
 pub mod prelude {
     pub use crate::{
         AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
-        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction,
+        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Keep, Key, KeyWriter, KeyedCoProcessFunction,
         KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag,
         Pair, PrintSink, ProcessingTimeSessionWindows, Record, ReducingState, Result, RuntimeContext, SequenceSource,
         SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource, SourceFunction, SourceStatus,

@@ -1,14 +1,16 @@
-//! Joins of two keyed streams.
+//! Joins of two streams.
 //!
 //! * [`interval`]: records whose timestamps are close to one another.
 //! * [`regular`]: all pairs of records with one key.
+//! * [`window`]: records with one key and in one window.
 //!
-//! Both keep the records of each input in lists by key, encoded, and read those of the
+//! The first two keep the records of each input in lists by key, encoded, and read those of the
 //! other input when a record comes: [`side`].
 
 mod side;
 mod interval;
 mod regular;
+mod window;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +19,7 @@ use std::rc::Rc;
 pub use self::{
     interval::{IntervalJoin, IntervalJoinContext, IntervalJoined},
     regular::RegularJoin,
+    window::{JoinEqualTo, JoinWhere, JoinedStreams, WindowedJoin},
 };
 use crate::{
     bindings::engine::plugin::graph::{Operator as OperatorKind, StateDeclaration},

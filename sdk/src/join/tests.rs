@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
 
-use crate::{OutputTag, StateTtlConfig, TestHarness, host, prelude::*};
+use crate::{TestHarness, WindowContext, host, prelude::*};
 
 /// What the job is fed with.
 #[derive(Clone, Copy, Debug)]
@@ -163,6 +163,57 @@ proptest! {
     }
 
     #[test]
+    fn windows_join_the_records_of_a_key(
+        steps in steps(),
+        (size, slide) in prop_oneof![Just((7, 7)), Just((9, 3)), Just((8, 3))],
+        cache_bytes in cache_bytes(),
+    ) {
+        let mut expected = Vec::new();
+        for ((start, _), (lefts, rights)) in window_model(&steps, size, slide) {
+            let pairs = lefts.iter().flat_map(|left| rights.iter().map(move |right| (*left, *right)));
+            expected.extend(pairs.map(|(left, right)| ((left, right, start), Some(start + size - 1))));
+        }
+        expected.sort_unstable();
+        let millis = |millis: i64| Duration::from_millis(millis.unsigned_abs());
+        let (joined, _) = run(&steps, cache_bytes, |items| {
+            let (lefts, rights) = (side(items, true), side(items, false));
+            let join = lefts.join(&rights).where_(|left| left.0).equal_to(|right| right.0);
+            let emit = |left: &(u8, u32), right: &(u8, u32), ctx: &mut WindowContext<'_>, out: &mut Collector<Joined>| {
+                assert_eq!(left.0, right.0);
+                out.collect((left.1, right.1, ctx.window().start));
+            };
+            match size == slide {
+                true => join.window(TumblingEventTimeWindows::of(millis(size))).apply(emit),
+                false => join.window(SlidingEventTimeWindows::of(millis(size), millis(slide))).apply(emit),
+            }
+        });
+        prop_assert_eq!(joined, expected);
+        prop_assert_eq!(host::kept_anything(), false);
+    }
+
+    #[test]
+    fn windows_group_the_records_of_a_key(steps in steps(), cache_bytes in cache_bytes()) {
+        let number = |count: usize| u32::try_from(count).unwrap();
+        let content = window_model(&steps, 10, 10).into_iter();
+        let mut expected: Vec<_> = content.map(|((start, key), (lefts, rights))| {
+            let last = lefts.last().or(rights.last()).unwrap() * 10 + u32::from(key);
+            ((number(lefts.len()) * 1000 + number(rights.len()), last, start), Some(start + 9))
+        }).collect();
+        expected.sort_unstable();
+        let (grouped, _) = run(&steps, cache_bytes, |items| {
+            let (lefts, rights) = (side(items, true), side(items, false));
+            let groups = lefts.co_group(&rights).where_(|left| left.0).equal_to(|right| right.0);
+            let windows = groups.window(TumblingEventTimeWindows::of(Duration::from_millis(10)));
+            windows.apply(move |lefts, rights, ctx, out: &mut Collector<Joined>| {
+                let (key, last) = lefts.iter().last().or(rights.iter().last()).unwrap();
+                let counts = number(lefts.len()) * 1000 + number(rights.len());
+                out.collect((counts, last * 10 + u32::from(key), ctx.window().start));
+            })
+        });
+        prop_assert_eq!(grouped, expected);
+    }
+
+    #[test]
     fn regular_joins_give_all_pairs(steps in steps(), cache_bytes in cache_bytes()) {
         let of = |is_left| (0_u32..).zip(&steps).filter_map(move |(id, step)| match *step {
             Step::Left { key, timestamp } if is_left => Some((key, timestamp, id)),
@@ -187,6 +238,31 @@ proptest! {
         });
         prop_assert_eq!(joined, expected);
     }
+}
+
+/// Ids of the records of either stream in a window, by window and key.
+type Content = BTreeMap<(i64, u8), (Vec<u32>, Vec<u32>)>;
+
+/// What windows of `size` that begin every `slide` hold when they are evaluated.
+fn window_model(steps: &[Step], size: i64, slide: i64) -> Content {
+    let mut watermark = i64::MIN;
+    let mut content = Content::new();
+    for (id, step) in (0_u32..).zip(steps) {
+        let (key, timestamp, is_left) = match *step {
+            Step::Left { key, timestamp } => (key, timestamp, true),
+            Step::Right { key, timestamp } => (key, timestamp, false),
+            Step::Watermark(time) => {
+                watermark = watermark.max(time);
+                continue;
+            }
+        };
+        let starts = timestamp - size + 1..=timestamp;
+        for start in starts.filter(|start| start.rem_euclid(slide) == 0 && watermark < start + size - 1) {
+            let (lefts, rights) = content.entry((start, key)).or_default();
+            if is_left { lefts.push(id) } else { rights.push(id) }
+        }
+    }
+    content
 }
 
 #[test]
