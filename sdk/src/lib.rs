@@ -93,10 +93,17 @@ pub use crate::{
     key::{KeySelector, KeyWriter},
     keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
-    operator::{AggregateFunction, Context, Number, RuntimeContext, SourceFunction, SourceStatus},
+    operator::{
+        AggregateFunction, Context, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
+        RuntimeContext, SourceFunction, SourceStatus, TimerService,
+    },
     record::{Bytes, Key, Owned, Pair, Record},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
     source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},
+    state::{
+        AggregatingState, BroadcastState, BroadcastStateWriter, ListState, MapState, ReducingState, StateTtlConfig,
+        States, UpdateType, ValueState,
+    },
     text::{Csv, CsvField, CsvRow, Format, Text},
     window::{
         AllWindowedStream, ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger,
@@ -114,11 +121,13 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, Args, Collector, Context, DataStream, DiscardSink, EventTimeSessionWindows, FileSink,
-        FileSource, GlobalWindows, Key, KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink,
-        ProcessingTimeSessionWindows, Record, Result, SequenceSource, SlidingEventTimeWindows,
-        SlidingProcessingTimeWindows, SocketSink, SocketSource, SourceFunction, SourceStatus, StdinSource,
-        StreamExecutionEnvironment, TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows,
+        AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
+        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction,
+        KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag,
+        Pair, PrintSink, ProcessingTimeSessionWindows, Record, ReducingState, Result, RuntimeContext, SequenceSource,
+        SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource, SourceFunction, SourceStatus,
+        StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, TimeWindow, TumblingEventTimeWindows,
+        TumblingProcessingTimeWindows, UpdateType, ValueState,
     };
 }
 

@@ -8,9 +8,13 @@
 
 mod value;
 mod pair;
+#[cfg(not(target_arch = "wasm32"))]
+mod show;
 
 pub use engine_rows::descriptor::TypeDescriptor;
 
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use self::show::show;
 pub(crate) use self::value::write_bytes;
 
 pub use self::{

@@ -28,18 +28,12 @@ pub(crate) struct ValueCache<V> {
 }
 
 impl<V: Owned> ValueCache<V> {
-    pub(super) fn new(
-        state: StateId,
-        bytes_max: usize,
-        is_complete: bool,
-        time_to_live: Option<TimeToLive>,
-        clock: Clock,
-    ) -> Self {
+    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
         Self {
             state,
             table: Table::new(bytes_max, is_complete),
             ends: Vec::new(),
-            time_to_live,
+            time_to_live: None,
             clock,
             is_fixed_size: is_fixed_size(&V::descriptor(Nesting::ROOT)),
             missing: Vec::new(),
@@ -47,6 +41,11 @@ impl<V: Owned> ValueCache<V> {
             reads: Requests::default(),
             scratch: Vec::new(),
         }
+    }
+
+    /// Lets values end. To be called before the state is used.
+    pub(crate) fn set_time_to_live(&mut self, time_to_live: TimeToLive) {
+        self.time_to_live = Some(time_to_live);
     }
 
     /// True while nothing was evicted and nothing restored: what is not in the cache is absent.
