@@ -8,6 +8,7 @@ use super::TimeWindow;
 use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
     current,
+    data_stream::OutputTag,
     error::Error,
     key::{KeySelector, encode_key_of, hash_of},
     metrics::Counter,
@@ -167,15 +168,13 @@ fn no_timestamp() -> Option<i64> {
 
 /// Where records go that no window takes.
 pub(crate) struct LateRecords<T: ?Sized> {
-    /// Name of a side output.
-    side_output: Option<String>,
+    side_output: Option<OutputTag<T>>,
     dropped: Counter,
-    _record: PhantomData<T>,
 }
 
 impl<T: Record + ?Sized> LateRecords<T> {
-    pub(crate) fn new(side_output: Option<String>) -> Self {
-        Self { side_output, dropped: Counter::new(LATE_RECORDS_DROPPED), _record: PhantomData }
+    pub(crate) fn new(side_output: Option<OutputTag<T>>) -> Self {
+        Self { side_output, dropped: Counter::new(LATE_RECORDS_DROPPED) }
     }
 
     /// Takes a record that no window took; one that is not late itself is dropped in silence.
@@ -187,7 +186,7 @@ impl<T: Record + ?Sized> LateRecords<T> {
             return;
         }
         match &self.side_output {
-            Some(name) => sides.collect::<T>(name, record, element.timestamp),
+            Some(tag) => sides.output(tag, element.timestamp, record),
             None => self.dropped.inc(),
         }
     }

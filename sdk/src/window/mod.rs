@@ -26,6 +26,8 @@ mod stream;
 mod vectors;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod speed;
 
 pub use self::{
     assigner::{

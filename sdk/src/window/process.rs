@@ -63,7 +63,7 @@ impl WindowContext<'_> {
     /// # Panics
     /// Panics if the side output was taken with a tag of another type.
     pub fn output<X: Record + ?Sized>(&mut self, tag: &OutputTag<X>, record: X::View<'_>) {
-        self.sides.collect::<X>(tag.name(), record, self.window.max_timestamp());
+        self.sides.output(tag, self.window.max_timestamp(), record);
     }
 }
 

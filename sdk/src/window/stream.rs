@@ -51,7 +51,7 @@ pub struct WindowedStream<T: Record + ?Sized, K: ?Sized, S, X = DefaultTrigger> 
     /// None if the assigner was refused.
     windows: Option<Windows<T>>,
     allowed_lateness: i64,
-    late_output: Option<String>,
+    late_output: Option<OutputTag<T>>,
     evaluation: X,
 }
 
@@ -241,7 +241,7 @@ where
     /// in `numLateRecordsDropped`.
     #[must_use]
     pub fn side_output_late_data(mut self, tag: &OutputTag<T>) -> Self {
-        self.late_output = Some(tag.name().to_owned());
+        self.late_output = Some(tag.clone());
         self
     }
 
