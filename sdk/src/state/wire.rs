@@ -31,11 +31,14 @@ impl Default for KeyBytes {
     }
 }
 
-/// Compares bytes without a call for those of eight bytes, as integers are.
+/// Compares bytes, without a call for integers, windows and nothing.
 #[inline]
 fn is_same(a: &[u8], b: &[u8]) -> bool {
-    match (<[u8; 8]>::try_from(a), <[u8; 8]>::try_from(b)) {
-        (Ok(a), Ok(b)) => u64::from_le_bytes(a) == u64::from_le_bytes(b),
+    match (a.len(), a.first_chunk::<8>(), b.first_chunk::<8>()) {
+        (length, ..) if length != b.len() => false,
+        (0, ..) => true,
+        (8, Some(a), Some(b)) => u64::from_le_bytes(*a) == u64::from_le_bytes(*b),
+        (16, ..) => a.as_chunks::<16>().0 == b.as_chunks::<16>().0,
         _ => a == b,
     }
 }
@@ -78,7 +81,7 @@ impl KeyBytes {
     #[inline]
     pub(super) fn is(&self, key: &[u8], namespace: &[u8]) -> bool {
         let (own_key, own_namespace) = self.split();
-        is_same(own_key, key) && own_namespace == namespace
+        is_same(own_key, key) && is_same(own_namespace, namespace)
     }
 
     /// Appends the entry: key and namespace with their lengths.

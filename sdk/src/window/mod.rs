@@ -26,8 +26,6 @@ mod stream;
 mod vectors;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod speed;
 
 pub use self::{
     assigner::{
