@@ -3,8 +3,6 @@
 
 use std::{marker::PhantomData, rc::Rc};
 
-use engine_rows::row::Rows;
-
 use super::{Element, Function, SideOutputs};
 use crate::{
     collector::Collector,
@@ -298,13 +296,9 @@ where
     fn begin_batch(&mut self, rows: &[u8]) {
         let Self { selector, values, .. } = self;
         values.begin_batch();
-        if values.is_complete() {
-            return;
+        if values.wants_prefetch() {
+            values.prefetch_rows(rows, |payload, out| encode_key_of::<T, K, S>(selector, payload, out));
         }
-        for row in Rows::new(rows).map_while(Result::ok) {
-            values.prefetch(row.key_hash, &[], |out| encode_key_of::<T, K, S>(selector, row.payload, out));
-        }
-        values.fetch();
     }
 
     /// The place of a record's key.

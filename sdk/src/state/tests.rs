@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
-use engine_rows::key_hash::key_hash;
+use engine_rows::{key_hash::key_hash, row};
 
 use super::*;
 use crate::{
@@ -121,7 +121,14 @@ fn values_are_those_of_the_model() {
         for _ in 0..1 + random.below(6) {
             let batch: Vec<_> = (0..random.below(12)).map(|_| scope(random)).collect();
             cache.begin_batch();
-            if !cache.is_complete() && random.chance(90) {
+            // Hints for all rows fit those without a namespace alone, and mislead the others.
+            if random.chance(30) {
+                let mut rows = Vec::new();
+                for (key, _) in &batch {
+                    row::append_with(&mut rows, key_hash(key), row::NO_TIMESTAMP, |out| out.extend_from_slice(key));
+                }
+                cache.prefetch_rows(&rows, |key, out| out.extend_from_slice(key));
+            } else if !cache.is_complete() && random.chance(90) {
                 for (key, namespace) in &batch {
                     cache.prefetch(key_hash(key), namespace, |out| out.extend_from_slice(key));
                 }

@@ -331,7 +331,7 @@ where
             input.prefetch(states, rows, &namespaces);
         }
         if let Some(sessions) = sessions {
-            input.prefetch(sessions, rows, |_, visit| visit(&[]));
+            input.prefetch_keys(sessions, rows);
         }
     }
 
