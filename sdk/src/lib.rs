@@ -118,7 +118,7 @@ pub use crate::{
         ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
         SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, Trigger, TriggerContext,
         TriggerResult, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner, WindowContext,
-        WindowElements, WindowedStream,
+        WindowElements, WindowStates, WindowedStream,
     },
 };
 
@@ -131,10 +131,11 @@ pub mod prelude {
         AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
         EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Keep, Key, KeyWriter, KeyedCoProcessFunction,
         KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag,
-        Pair, PrintSink, ProcessingTimeSessionWindows, Record, ReducingState, Result, RuntimeContext, SequenceSource,
-        SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource, SourceFunction, SourceStatus,
-        StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, TimeWindow, TumblingEventTimeWindows,
-        TumblingProcessingTimeWindows, UpdateType, ValueState,
+        Pair, PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, Record, ReducingState, Result,
+        RuntimeContext, SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink,
+        SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment,
+        TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WindowContext,
+        WindowElements, WindowStates,
     };
 }
 

@@ -77,6 +77,12 @@ pub trait Record: 'static {
         None
     }
 
+    /// Bytes that the record takes encoded, about, for caches that have a limit. Records with many
+    /// parts override it, so that changing one of these does not cost more the more there are.
+    fn weigh(record: Self::Ref<'_>, scratch: &mut Vec<u8>) -> usize {
+        Self::with_encoded(record, scratch, <[u8]>::len)
+    }
+
     /// Lends the encoded record, in `scratch` unless it lies in memory as it is encoded.
     fn with_encoded<R>(record: Self::Ref<'_>, scratch: &mut Vec<u8>, f: impl FnOnce(&[u8]) -> R) -> R {
         scratch.clear();
@@ -313,6 +319,11 @@ macro_rules! owned_record {
             #[inline]
             fn encode_within(record: &Self, out: &mut Vec<u8>) {
                 Value::write(record, out);
+            }
+
+            #[inline]
+            fn weigh(record: &Self, scratch: &mut Vec<u8>) -> usize {
+                Value::weigh(record, scratch)
             }
 
             $(

@@ -1,5 +1,7 @@
 //! [`ValueCache`]: one value for each key and namespace.
 
+use std::hint::black_box;
+
 use engine_rows::row::Rows;
 
 use super::{
@@ -98,14 +100,19 @@ impl<V: Owned> ValueCache<V> {
         let mut hints = std::mem::take(&mut self.hints);
         let rows = Rows::new(rows).map_while(Result::ok);
         hints.extend(rows.clone().map(|row| self.table.guess(row.key_hash)));
+        let mut present = 0;
         for (row, hint) in rows.zip(&mut hints) {
-            if self.table.pin(*hint, row.key_hash).is_none() {
+            if self.table.pin(*hint, row.key_hash).is_some() {
+                // An entry may begin in one line of the core's cache and end in the next.
+                present += usize::from(self.table.entry(*hint).content.is_some());
+            } else {
                 *hint = NOWHERE;
                 if !self.table.is_complete() {
                     self.prefetch(row.key_hash, &[], |out| key(row.payload, out));
                 }
             }
         }
+        black_box(present);
         self.hints = hints;
         self.fetch();
     }
@@ -292,11 +299,9 @@ impl<V: Owned> ValueCache<V> {
     }
 
     fn weigh(&mut self, place: u32) {
-        self.scratch.clear();
-        if let Some(value) = &self.table.entry(place).content {
-            V::encode(value, &mut self.scratch);
-        }
-        self.table.weigh(place, self.scratch.len());
+        let Self { table, scratch, .. } = self;
+        let bytes = table.entry(place).content.as_ref().map_or(0, |value| V::weigh(value, scratch));
+        table.weigh(place, bytes);
     }
 
     /// Notes an entry to be written.

@@ -55,6 +55,14 @@ where
         self.late.take(record, element, &self.time, sides);
     }
 
+    /// First pass over the rows of a batch for a cache by key alone: what they will need is read in one go.
+    pub(crate) fn prefetch_keys<V: Owned>(&self, cache: &mut ValueCache<V>, rows: &[u8]) {
+        cache.begin_batch();
+        if cache.wants_prefetch() {
+            cache.prefetch_rows(rows, |payload, out| encode_key_of::<T, K, S>(&self.selector, payload, out));
+        }
+    }
+
     /// First pass over the rows of a batch: what they will need of a cache is read in one go.
     /// `namespaces` names those of a record by its time.
     pub(crate) fn prefetch(

@@ -26,8 +26,6 @@ mod stream;
 mod vectors;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod speed;
 
 pub use self::{
     assigner::{
@@ -35,7 +33,7 @@ pub use self::{
         SlidingProcessingTimeWindows, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner,
     },
     evictor::{CountEvictor, DeltaEvictor, Evictor, TimeEvictor, WindowElements},
-    process::{ProcessWindowFunction, WindowContext},
+    process::{ProcessWindowFunction, WindowContext, WindowStates},
     stream::{AllWindowedStream, DefaultTrigger, Evaluation, NoKey, Triggered, WindowedStream},
     time_window::TimeWindow,
     trigger::{

@@ -182,6 +182,10 @@ impl<A: Clone> Panes<A> {
 
     /// Start of the first pane at or behind `start`.
     pub(crate) fn first_at(&self, start: i64) -> Option<i64> {
+        // What lies before a window is mostly dropped by the time that the next one is asked for.
+        if let Some(first) = self.panes.front().filter(|pane| start <= pane.start) {
+            return Some(first.start);
+        }
         self.panes.get(self.panes.partition_point(|pane| pane.start < start)).map(|pane| pane.start)
     }
 
@@ -219,6 +223,13 @@ impl<'v, A: Owned> Value<'v> for Panes<A> {
             pane.start.write(out);
             A::encode_within(pane.content.as_ref().expect("empty panes are removed at once"), out);
         }
+    }
+
+    fn weigh(&self, scratch: &mut Vec<u8>) -> usize {
+        // All panes are taken to weigh as much as the last, and each is there twice: in `older`, too.
+        let content = self.panes.back().and_then(|pane| pane.content.as_ref());
+        let content_bytes = content.map_or(0, |content| A::weigh(content, scratch));
+        size_of::<i64>() + self.panes.len() * (size_of::<i64>() + 2 * content_bytes)
     }
 }
 

@@ -39,7 +39,7 @@ where
     E: Emit<K, A::Output, U>,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.input.prefetch(&mut self.sessions, rows, |_, visit| visit(&[]));
+        self.input.prefetch_keys(&mut self.sessions, rows);
     }
 
     fn begin_timers(&mut self, timers: &[Timer<'_>]) {

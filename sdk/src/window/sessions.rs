@@ -108,6 +108,13 @@ impl<'v, A: Owned> Value<'v> for Sessions<A> {
             A::encode_within(session.content.as_ref().expect("empty sessions are removed at once"), out);
         }
     }
+
+    fn weigh(&self, scratch: &mut Vec<u8>) -> usize {
+        // All sessions are taken to weigh as much as the last.
+        let content = self.sessions.last().and_then(|session| session.content.as_ref());
+        let content_bytes = content.map_or(0, |content| A::weigh(content, scratch));
+        size_of::<i64>() + self.sessions.len() * (2 * size_of::<i64>() + content_bytes)
+    }
 }
 
 owned_record!([A: Owned] Sessions<A>);
