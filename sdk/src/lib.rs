@@ -50,6 +50,7 @@ mod graph;
 mod environment;
 mod data_stream;
 mod keyed_stream;
+mod connected_streams;
 mod segment;
 mod exports;
 mod current;
@@ -86,6 +87,9 @@ pub use crate::{
     args::Args,
     bindings::engine::plugin::graph::Connector,
     collector::Collector,
+    connected_streams::{
+        BroadcastConnectedStream, ConnectedStreams, KeyedBroadcastConnectedStream, KeyedConnectedStreams,
+    },
     data_stream::{DataStream, OutputTag},
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
@@ -93,7 +97,7 @@ pub use crate::{
     keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
     metrics::{Counter, Gauge, Histogram},
     operator::{
-        AggregateFunction, Context, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
+        AggregateFunction, BroadcastContext, BroadcastProcessFunction, Context, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
         RuntimeContext, SourceFunction, SourceStatus, TimerService,
     },
     record::{Bytes, Key, Owned, Pair, Record},
@@ -112,8 +116,8 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
-        FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction, KeyedContext,
+        AggregateFunction, AggregatingState, Args, BroadcastContext, BroadcastProcessFunction, BroadcastState, Collector, Context, DataStream, DiscardSink,
+        FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext,
         KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
         PrintSink, Record, ReducingState, Result, RuntimeContext, SequenceSource, SocketSink, SocketSource,
         SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, UpdateType,
