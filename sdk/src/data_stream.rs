@@ -5,6 +5,7 @@ use std::{marker::PhantomData, rc::Rc, time::Duration};
 use crate::{
     bindings::engine::plugin::graph::{ChainingStrategy, Operator as OperatorKind, Partitioner},
     collector::{Collector, Downstream},
+    connected_streams::{BroadcastConnectedStream, ConnectedStreams},
     error::{Outcome, Result},
     graph::{NodeTypes, Origin, SharedGraph},
     key::{ByRef, ByValue, ByWriter, KeySelector, KeyWriter},
@@ -169,6 +170,16 @@ impl<T: Record + ?Sized> DataStream<T> {
         let mut union = self.clone();
         union.origins.extend(other.origins.iter().cloned());
         union
+    }
+
+    /// This and another stream, for operators that see the records of both.
+    pub fn connect<B: Record + ?Sized>(&self, other: &DataStream<B>) -> ConnectedStreams<T, B> {
+        ConnectedStreams::new(self.clone(), other.clone())
+    }
+
+    /// This stream and another, whose records go to each subtask of the operator that follows.
+    pub fn connect_broadcast<B: Record + ?Sized>(&self, other: &DataStream<B>) -> BroadcastConnectedStream<T, B> {
+        BroadcastConnectedStream::new(self.clone(), other.broadcast())
     }
 
     /// Keys the stream by what the closure returns, an owned key.

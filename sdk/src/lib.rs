@@ -51,6 +51,7 @@ mod window;
 mod environment;
 mod data_stream;
 mod keyed_stream;
+mod connected_streams;
 mod join;
 mod rank;
 mod segment;
@@ -89,6 +90,9 @@ pub use crate::{
     args::Args,
     bindings::engine::plugin::graph::Connector,
     collector::Collector,
+    connected_streams::{
+        BroadcastConnectedStream, ConnectedStreams, KeyedBroadcastConnectedStream, KeyedConnectedStreams,
+    },
     data_stream::{DataStream, OutputTag},
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
@@ -100,8 +104,9 @@ pub use crate::{
     keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
     operator::{
-        AggregateFunction, Context, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
-        RuntimeContext, SourceFunction, SourceStatus, TimerService,
+        AggregateFunction, BroadcastContext, BroadcastProcessFunction, Context, KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext, RuntimeContext,
+        SourceFunction, SourceStatus, TimerService,
     },
     rank::{Deduplicate, EventTimeDeduplicate, Keep, TopN},
     record::{Bytes, Either, Key, Owned, Pair, Record, TaggedUnion},
@@ -128,14 +133,15 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
-        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Keep, Key, KeyWriter, KeyedCoProcessFunction,
-        KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag,
-        Pair, PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, Record, ReducingState, Result,
-        RuntimeContext, SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink,
-        SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment,
-        TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WindowContext,
-        WindowElements, WindowStates,
+        AggregateFunction, AggregatingState, Args, BroadcastContext, BroadcastProcessFunction, BroadcastState,
+        Collector, Context, DataStream, DiscardSink, EventTimeSessionWindows, FileSink, FileSource, GlobalWindows,
+        Keep, Key, KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext,
+        KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
+        PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, Record, ReducingState, Result, RuntimeContext,
+        SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource,
+        SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, TimeWindow,
+        TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WindowContext, WindowElements,
+        WindowStates,
     };
 }
 

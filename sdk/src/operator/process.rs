@@ -302,7 +302,7 @@ impl Keyed {
     }
 
     /// Makes the key of a timer the current one, and the context of its firing.
-    fn on_timer<'c, K: Key + ?Sized>(
+    pub(super) fn on_timer<'c, K: Key + ?Sized>(
         &'c self,
         domain: TimeDomain,
         timer: Timer<'_>,
@@ -319,7 +319,7 @@ impl Keyed {
 
 /// The outcome of user code that was called for a record or a timer.
 #[inline(always)]
-fn settle(outcome: Result<()>) {
+pub(super) fn settle(outcome: Result<()>) {
     if let Err(error) = outcome {
         current::reject(current::node(), &error);
     }

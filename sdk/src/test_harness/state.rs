@@ -7,7 +7,7 @@ use crate::{
     Error, Result,
     bindings::engine::plugin::graph::{StateDeclaration, StreamNode},
     host::{self, Kept},
-    record::{Key, Owned, Reader, Record, TypeDescriptor, descriptor_of, show},
+    record::{Key, Owned, Reader, TypeDescriptor, descriptor_of, show},
     segment::Segment,
     state::window_of,
 };
