@@ -23,6 +23,7 @@ use crate::{
     },
     connector::{ConnectorError, ReaderContext, SinkWriter, SourceReader, WriterContext},
     graph::stream_graph::ConnectorSpec,
+    state::{StateUsage, TimeDomain},
     task_manager::network::{Progress, ResultPartition, RoutingError},
     wasm::{CancelFlag, GuestError, MetricSnapshot, Replay, SandboxLimits, SegmentContext, SourceStatus},
 };
@@ -74,6 +75,16 @@ pub trait GuestSegment {
     /// Returns how the guest failed.
     fn process_watermark_status(&mut self, status: WatermarkStatus) -> Result<(), GuestError>;
 
+    /// Fires the next timers of the first operator that are due at a watermark or a
+    /// processing time, some thousands at most. Returns false if there were none.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError>;
+
+    /// When the next processing-time timer is to be fired.
+    fn next_processing_time(&self) -> Option<Timestamp>;
+
     /// Asks the first operator, a source, for about `max_bytes` of rows.
     ///
     /// # Errors
@@ -98,6 +109,9 @@ pub trait GuestSegment {
 
     /// Bytes of memory that the instance holds.
     fn memory_bytes(&self) -> usize;
+
+    /// Keyed state and timers of the first operator.
+    fn state_usage(&self) -> StateUsage;
 
     /// Metrics of the operators.
     fn metrics(&self) -> Vec<MetricSnapshot>;

@@ -29,8 +29,9 @@ use crate::{
     },
     graph::{
         job_graph::{ChainedOperator, JobVertex},
-        stream_graph::{ConnectorSpec, Operator},
+        stream_graph::{ConnectorSpec, Operator, StateKind, StreamNode},
     },
+    state::{StateDescriptor, StateShape, TimeDomain},
     task_manager::network::{CombinedWatermark, GateElement, ResultPartition, StatusWatermarkValve, ValveOutput},
     wasm::{CancelFlag, GuestError, Replay, SandboxLimits, SegmentContext, SourceStatus},
 };
@@ -367,6 +368,9 @@ impl OperatorChain {
                     let watermark = self.nodes[to.node].combined.watermark();
                     self.counters.input_watermark.store(watermark.0, Ordering::Relaxed);
                 }
+                if let ValveOutput::Watermark(watermark) = combined {
+                    while self.fire_timers(to.node, TimeDomain::EventTime, watermark, backpressure)? {}
+                }
                 let NodeKind::Segment(segment) = &mut self.nodes[to.node].kind else { continue };
                 let processed = match combined {
                     ValveOutput::Watermark(watermark) => segment.process_watermark(watermark),
@@ -374,6 +378,49 @@ impl OperatorChain {
                 };
                 processed.map_err(|error| self.guest_failed(error, None))?;
                 self.drain(to.node, backpressure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fires the next timers of a node that are due. Returns false if there were none.
+    fn fire_timers(
+        &mut self,
+        place: usize,
+        domain: TimeDomain,
+        time: Timestamp,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<bool, OperatorError> {
+        let NodeKind::Segment(segment) = &mut self.nodes[place].kind else { return Ok(false) };
+        if !segment.fire_timers(domain, time).map_err(|error| self.guest_failed(error, None))? {
+            return Ok(false);
+        }
+        self.drain(place, backpressure)?;
+        Ok(true)
+    }
+
+    /// When the next processing-time timer is to be fired. Those of an operator that
+    /// has ended are not fired any more.
+    pub fn next_processing_time(&self) -> Option<Timestamp> {
+        let next = |node: &ChainNode| match &node.kind {
+            NodeKind::Segment(segment) if !node.ended => segment.next_processing_time(),
+            _ => None,
+        };
+        self.nodes.iter().filter_map(next).min()
+    }
+
+    /// Fires processing-time timers that are due, some thousands of each operator.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails or the task is told to stop.
+    pub fn fire_processing_timers(
+        &mut self,
+        now: Timestamp,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
+        for place in 0..self.nodes.len() {
+            if !self.nodes[place].ended {
+                self.fire_timers(place, TimeDomain::ProcessingTime, now, backpressure)?;
             }
         }
         Ok(())
@@ -558,6 +605,20 @@ impl NativeSink {
     }
 }
 
+fn state_descriptors(node: &StreamNode) -> impl Iterator<Item = StateDescriptor> {
+    node.states.iter().map(|state| StateDescriptor {
+        operator: node.name.clone(),
+        name: state.name.clone(),
+        shape: match state.kind {
+            StateKind::Value | StateKind::Reducing | StateKind::Aggregating => Some(StateShape::Value),
+            StateKind::List => Some(StateShape::List),
+            StateKind::Map => Some(StateShape::Map),
+            StateKind::Broadcast | StateKind::OperatorList | StateKind::OperatorUnionList => None,
+        },
+        has_time_to_live: state.time_to_live.is_some(),
+    })
+}
+
 struct Opener<'a> {
     setup: ChainSetup<'a>,
     /// By place in the vertex, until the node that sends into it takes it.
@@ -614,7 +675,8 @@ impl Opener<'_> {
     ) -> Result<Box<dyn GuestSegment>, OperatorError> {
         let outputs = self.outputs(planned);
         let context = &self.setup.context;
-        let nodes = planned.operators.iter().map(|index| self.setup.vertex.operators[*index].node.id);
+        let nodes = planned.operators.iter().map(|index| &self.setup.vertex.operators[*index].node);
+        let first = &self.setup.vertex.operators[planned.operators[0]].node;
         let context = SegmentContext {
             job_name: context.job_name.clone(),
             task_name: context.task_name.clone(),
@@ -622,7 +684,10 @@ impl Opener<'_> {
             parallelism: context.parallelism,
             max_parallelism: context.max_parallelism,
             attempt: context.attempt_number,
-            nodes: nodes.collect(),
+            nodes: nodes.clone().map(|node| node.id).collect(),
+            operator: first.name.clone(),
+            is_keyed: first.key_type.is_some(),
+            states: nodes.flat_map(state_descriptors).collect(),
             outputs: planned.outputs.iter().map(|output| output.exit.clone()).collect(),
             state_cache_bytes: self.setup.limits.state_cache_bytes as u64,
         };

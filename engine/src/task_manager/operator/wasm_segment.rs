@@ -8,6 +8,7 @@ use crate::{
         clock::Timestamp,
         stream_element::{RecordBatch, WatermarkStatus},
     },
+    state::{StateUsage, TimeDomain},
     wasm::{CompiledPlugin, GuestError, MetricSnapshot, Segment, SourceStatus},
 };
 
@@ -31,6 +32,14 @@ impl GuestSegment for Segment<Outputs> {
         self.process_watermark_status(status)
     }
 
+    fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError> {
+        self.fire_timers(domain, time)
+    }
+
+    fn next_processing_time(&self) -> Option<Timestamp> {
+        self.next_processing_time()
+    }
+
     fn poll_source(&mut self, max_bytes: u32) -> Result<SourceStatus, GuestError> {
         self.poll_source(max_bytes)
     }
@@ -49,6 +58,10 @@ impl GuestSegment for Segment<Outputs> {
 
     fn memory_bytes(&self) -> usize {
         self.memory_bytes()
+    }
+
+    fn state_usage(&self) -> StateUsage {
+        self.state_usage()
     }
 
     fn metrics(&self) -> Vec<MetricSnapshot> {

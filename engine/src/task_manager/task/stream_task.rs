@@ -311,7 +311,7 @@ impl TaskLoop<'_> {
             let next_flush = self.chain.flush_if_due(now, self.mailbox)?;
             self.take_care(now)?;
 
-            let mut progress = false;
+            let mut progress = self.fire_timers()?;
             for index in 0..self.sources.len() {
                 progress |= self.step_source(index, now)?;
             }
@@ -326,6 +326,17 @@ impl TaskLoop<'_> {
                 self.wait(now, next_flush)?;
             }
         }
+    }
+
+    /// Fires processing-time timers. Returns false if none is due.
+    fn fire_timers(&mut self) -> Result<bool, OperatorError> {
+        let Some(at) = self.chain.next_processing_time() else { return Ok(false) };
+        let now = self.clock.now();
+        if now < at {
+            return Ok(false);
+        }
+        self.chain.fire_processing_timers(now, self.mailbox)?;
+        Ok(true)
     }
 
     /// Does what is due from time to time.
@@ -416,7 +427,9 @@ impl TaskLoop<'_> {
             Phase::IdleUntil(at) | Phase::RequestSplitAt(at) => Some(at),
             Phase::Ready | Phase::SplitRequested | Phase::Ended => None,
         });
-        let alarm = alarms.chain(next_flush).min();
+        let next_timer = self.chain.next_processing_time();
+        let next_timer = next_timer.map(|at| self.clock.monotonic() + at.since(self.clock.now()));
+        let alarm = alarms.chain(next_flush).chain(next_timer).min();
         let timeout = alarm.map(|at| at.saturating_sub(self.clock.monotonic()));
         Ok(self.mailbox.wait(Waiting::Idle, timeout, WaitFor::Element(&self.gates))?)
     }
