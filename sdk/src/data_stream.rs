@@ -10,8 +10,8 @@ use crate::{
     key::{ByRef, ByValue, ByWriter, KeySelector, KeyWriter},
     keyed_stream::KeyedStream,
     operator::{
-        Context, Filter, FlatMap, Function, FunctionFactory, Identity, Map, PartitionOutput, Process, SelectorFactory,
-        TryMap, hash_output,
+        Context, Filter, FlatMap, Function, FunctionFactory, Identity, Map, OperatorFactory, PartitionOutput, Process,
+        SelectorFactory, TryMap, hash_output,
     },
     record::{Key, Owned, Record, descriptor_of},
     sink::{DataStreamSink, PrintSink, Sink, node_settings},
@@ -73,10 +73,20 @@ impl<T: Record + ?Sized> DataStream<T> {
         U: Record + ?Sized,
         F: Function<T, U>,
     {
+        self.operator_of(name, kind, Box::new(FunctionFactory::<T, U, _>::new(make)))
+    }
+
+    /// Adds the operator that a factory makes behind this stream.
+    pub(crate) fn operator_of<U: Record + ?Sized>(
+        &self,
+        name: &str,
+        kind: &str,
+        factory: Box<dyn OperatorFactory>,
+    ) -> DataStream<U> {
         let mut graph = self.graph.borrow_mut();
         let node = graph.add_node(name, OperatorKind::Guest(kind.to_owned()), NodeTypes::operator::<T, U>());
-        graph.add_factory(node, Box::new(FunctionFactory::<T, U, _>::new(make)));
-        graph.connect(&self.origins, node, &descriptor_of::<T>());
+        graph.add_factory(node, factory);
+        graph.connect(&self.origins, (node, 0), &descriptor_of::<T>());
         drop(graph);
         DataStream::of_node(self.graph.clone(), node)
     }
@@ -313,9 +323,9 @@ impl<T: Record + ?Sized> DataStream<T> {
             }
         };
         let mut graph = self.graph.borrow_mut();
-        let types = NodeTypes { input: Some(record_type.clone()), output: None };
+        let types = NodeTypes { inputs: vec![record_type.clone()], output: None };
         let node = graph.add_node(sink.name(), OperatorKind::Sink(sink.connector()), types);
-        graph.connect(&stream.origins, node, &record_type);
+        graph.connect(&stream.origins, (node, 0), &record_type);
         drop(graph);
         DataStreamSink { graph: self.graph.clone(), node }
     }

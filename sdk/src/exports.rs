@@ -91,12 +91,12 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         }
     }
 
-    fn process_batch(_input: u32, kind: BatchKind, _count: u32, data: Vec<u8>) -> Status {
+    fn process_batch(input: u32, kind: BatchKind, _count: u32, data: Vec<u8>) -> Status {
         let batch = match kind {
             BatchKind::Rows => Batch::Rows(&data),
             BatchKind::Lines => Batch::Lines(&data),
         };
-        status(|segment| segment.process_batch(batch))
+        status(|segment| segment.process_batch(input, batch))
     }
 
     fn poll_source(max_bytes: u32) -> PluginSourceStatus {
@@ -116,8 +116,8 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         status(|segment| segment.process_watermark_status(idle))
     }
 
-    fn fire_timers(_domain: TimeDomain, _time: i64, _count: u32, _timers: Vec<u8>) -> Status {
-        not_provided("timers")
+    fn fire_timers(domain: TimeDomain, time: i64, _count: u32, timers: Vec<u8>) -> Status {
+        status(|segment| segment.fire_timers(domain, time, &timers))
     }
 
     fn begin_split(_split: u32) -> Status {
@@ -133,7 +133,7 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
     }
 
     fn snapshot(_checkpoint_id: u64) -> Status {
-        not_provided("snapshots")
+        status(Segment::snapshot)
     }
 
     /// Operators of this version have nothing to do when a checkpoint is complete.
@@ -146,8 +146,8 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         Status::Ok
     }
 
-    fn end_input(_input: u32) -> Status {
-        status(Segment::end_input)
+    fn end_input(input: u32) -> Status {
+        status(|segment| segment.end_input(input))
     }
 
     fn close() -> Status {

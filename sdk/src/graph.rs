@@ -15,7 +15,7 @@ use crate::{
     collector::AnyCollector,
     error::{Error, Result},
     operator::{OperatorFactory, SelectorFactory, Wiring, collector},
-    record::{Owned, Record, descriptor_of},
+    record::{Key, Record, descriptor_of},
 };
 
 /// A graph that streams and the environment share while the program runs.
@@ -73,7 +73,7 @@ impl Graph {
             co_location_group: None,
             chaining: ChainingStrategy::Always,
             buffer_timeout: None,
-            input_types: types.input.into_iter().collect(),
+            input_types: types.inputs,
             output_type: types.output,
             key_type: None,
             states: Vec::new(),
@@ -87,13 +87,27 @@ impl Graph {
         self.factories.insert(node, factory);
     }
 
-    /// Leads the records of all origins into a node's only input.
-    pub(crate) fn connect(&mut self, origins: &[Origin], target: u32, record_type: &str) {
+    /// Declares the key and the keyed states of a node.
+    pub(crate) fn set_keyed<K: Key + ?Sized>(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        for (index, state) in states.iter().enumerate() {
+            if states[..index].iter().any(|other| other.name == state.name) {
+                let node = &self.node_mut(node).name;
+                let message = format!("\"{node}\" has two states \"{}\": give each a name of its own", state.name);
+                self.error(message);
+            }
+        }
+        let node = self.node_mut(node);
+        node.key_type = Some(descriptor_of::<K>());
+        node.states = states;
+    }
+
+    /// Leads the records of all origins into a zero-based input of a node.
+    pub(crate) fn connect(&mut self, origins: &[Origin], (target, input): (u32, u32), record_type: &str) {
         for origin in origins {
             self.edges.push(StreamEdge {
                 source: origin.node,
                 target,
-                input: 0,
+                input,
                 partitioner: origin.partitioner,
                 side_output: origin.side_output.clone(),
                 selector: origin.selector,
@@ -206,26 +220,26 @@ impl Graph {
     }
 }
 
-/// Types of a node's input and main output.
+/// Types of a node's inputs and main output.
 pub(crate) struct NodeTypes {
-    pub(crate) input: Option<String>,
+    pub(crate) inputs: Vec<String>,
     pub(crate) output: Option<String>,
 }
 
 impl NodeTypes {
     /// An operator from `T` to `U`.
     pub(crate) fn operator<T: Record + ?Sized, U: Record + ?Sized>() -> Self {
-        Self { input: Some(descriptor_of::<T>()), output: Some(descriptor_of::<U>()) }
+        Self { inputs: vec![descriptor_of::<T>()], output: Some(descriptor_of::<U>()) }
     }
 
     /// A source of `T`.
     pub(crate) fn source<T: Record + ?Sized>() -> Self {
-        Self { input: None, output: Some(descriptor_of::<T>()) }
+        Self { inputs: Vec::new(), output: Some(descriptor_of::<T>()) }
     }
 }
 
-/// Declaration of a state with one value per key.
-pub(crate) fn value_state<V: Owned>(name: &str, kind: StateKind) -> StateDeclaration {
+/// Declaration of a state whose values, elements or map values are `V`.
+pub(crate) fn state<V: Record + ?Sized>(name: &str, kind: StateKind) -> StateDeclaration {
     StateDeclaration {
         name: name.to_owned(),
         kind,

@@ -3,15 +3,16 @@
 use std::{marker::PhantomData, ops::Deref, rc::Rc};
 
 use crate::{
-    bindings::engine::plugin::graph::StateKind,
+    bindings::engine::plugin::graph::{StateDeclaration, StateKind},
     data_stream::DataStream,
-    graph::value_state,
+    graph::state,
     key::KeySelector,
     operator::{
-        AggregateFold, AggregateFunction, AtEnd, Count, Fold, Function, KeyedReduce, MaxOf, MinOf, Number, ReduceAtEnd,
-        Running, SumOf,
+        AggregateFold, AggregateFunction, AtEnd, Count, Fold, Function, KeyedFunctionFactory, KeyedReduce, MaxOf, MinOf,
+        Number, ReduceAtEnd, Running, SumOf, VALUE,
     },
-    record::{Key, Owned, Pair, Record, descriptor_of},
+    record::{Key, Owned, Pair, Record},
+    state::StateBackend,
 };
 
 /// A stream whose records are dealt to subtasks by their key.
@@ -49,30 +50,28 @@ where
         Self { stream, selector, _key: PhantomData }
     }
 
-    /// Adds an operator with one value per key.
-    fn keyed_operator<U, V, F>(
+    /// Adds an operator with keyed states.
+    pub(crate) fn keyed_operator<U, F>(
         &self,
-        (name, kind, state): (&str, &str, StateKind),
-        make: impl Fn(Rc<S>) -> F + 'static,
+        (name, kind): (&str, &str),
+        states: Vec<StateDeclaration>,
+        make: impl Fn(Rc<S>, &StateBackend) -> F + 'static,
     ) -> DataStream<U>
     where
         U: Record + ?Sized,
-        V: Owned,
         F: Function<T, U>,
     {
         let selector = self.selector.clone();
-        let stream = self.stream.operator(name, kind, move || make(selector.clone()));
-        let mut graph = stream.graph.borrow_mut();
-        let node = graph.node_mut(stream.origins[0].node);
-        node.key_type = Some(descriptor_of::<K>());
-        node.states = vec![value_state::<V>("value", state)];
-        drop(graph);
+        let make = move |states: &StateBackend| make(selector.clone(), states);
+        let stream = self.stream.operator_of(name, kind, Box::new(KeyedFunctionFactory::<T, U, _>::new(make)));
+        self.stream.graph.borrow_mut().set_keyed::<K>(stream.origins[0].node, states);
         stream
     }
 
     fn running<A: Fold<T>>(&self, name: &str, make: impl Fn() -> A + 'static) -> DataStream<Pair<K, A::Output>> {
-        self.keyed_operator::<_, A::State, _>((name, "KeyedAggregate", StateKind::Aggregating), move |selector| {
-            Running::<T, K, S, A>::new(selector, make())
+        let states = vec![state::<A::State>(VALUE, StateKind::Aggregating)];
+        self.keyed_operator((name, "KeyedAggregate"), states, move |selector, states| {
+            Running::<T, K, S, A>::new(selector, make(), states)
         })
     }
 
@@ -84,8 +83,9 @@ where
         F: Fn(T, T) -> T + 'static,
     {
         let function = Rc::new(function);
-        self.keyed_operator::<_, T, _>(("Keyed Reduce", "KeyedReduce", StateKind::Reducing), move |selector| {
-            KeyedReduce::<T, K, S, F>::new(selector, function.clone())
+        let states = vec![state::<T>(VALUE, StateKind::Reducing)];
+        self.keyed_operator(("Keyed Reduce", "KeyedReduce"), states, move |selector, states| {
+            KeyedReduce::<T, K, S, F>::new(selector, function.clone(), states)
         })
     }
 
@@ -142,7 +142,8 @@ where
 pub struct GlobalWindows(());
 
 impl GlobalWindows {
-    /// The window fires once, when event time or the input ends.
+    /// The window fires once, when event time ends, which it does with the input. Until then each
+    /// key has a timer. Keys come in no particular order.
     pub fn end_of_stream() -> Self {
         Self(())
     }
@@ -160,10 +161,10 @@ where
     S: KeySelector<T, K>,
 {
     fn at_end<A: Fold<T>>(&self, name: &str, make: impl Fn() -> A + 'static) -> DataStream<Pair<K, A::Output>> {
-        let name = format!("Window({name})");
-        let of = (name.as_str(), "WindowAggregate", StateKind::Aggregating);
-        self.keyed
-            .keyed_operator::<_, A::State, _>(of, move |selector| AtEnd(Running::<T, K, S, A>::new(selector, make())))
+        let states = vec![state::<A::State>(VALUE, StateKind::Aggregating)];
+        self.keyed.keyed_operator((&format!("Window({name})"), "WindowAggregate"), states, move |selector, states| {
+            AtEnd::<T, K, S, A>::new(selector, make(), states)
+        })
     }
 
     /// Reduces the records of each key and window to one.
@@ -173,9 +174,9 @@ where
         F: Fn(T, T) -> T + 'static,
     {
         let function = Rc::new(function);
-        let of = ("Window(Reduce)", "WindowReduce", StateKind::Reducing);
-        self.keyed.keyed_operator::<_, T, _>(of, move |selector| {
-            ReduceAtEnd(KeyedReduce::<T, K, S, F>::new(selector, function.clone()))
+        let states = vec![state::<T>(VALUE, StateKind::Reducing)];
+        self.keyed.keyed_operator(("Window(Reduce)", "WindowReduce"), states, move |selector, states| {
+            ReduceAtEnd::<T, K, S, F>::new(selector, function.clone(), states)
         })
     }
 

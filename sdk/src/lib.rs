@@ -42,6 +42,7 @@ pub mod record;
 mod text;
 mod key;
 mod collector;
+mod state;
 mod operator;
 mod source;
 mod sink;

@@ -13,7 +13,7 @@ use crate::{
     args::Args,
     bindings::{
         engine::plugin::graph::{ChainingStrategy, Operator as OperatorKind, Partitioner, StreamEdge, StreamGraph},
-        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput},
+        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput, TimeDomain},
     },
     current,
     data_stream::DataStream,
@@ -29,6 +29,10 @@ use crate::{
 
 /// A source of the plugin that does not end within this many polls fails the test.
 const POLLS_MAX: usize = 1_000_000;
+/// Timers that one call fires.
+const TIMERS_MAX: usize = 1000;
+/// Bytes of keyed state that a segment keeps in its own memory.
+const CACHE_BYTES: u64 = 16 << 20;
 
 /// Runs a job in a test.
 ///
@@ -64,6 +68,17 @@ struct RunningSegment {
     nodes: Vec<u32>,
     outputs: Vec<SegmentOutput>,
     is_source: bool,
+    /// What came along each edge that leads here, by its number.
+    edges: BTreeMap<usize, EdgeTime>,
+    watermark: i64,
+    is_idle: bool,
+}
+
+/// Event time of an edge.
+#[derive(Clone, Copy)]
+struct EdgeTime {
+    watermark: i64,
+    is_idle: bool,
 }
 
 struct OwnedRow {
@@ -77,7 +92,7 @@ impl TestHarness {
     /// # Errors
     /// Returns the program's error, or the first mistake in its use of streams.
     pub fn new(program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>, args: &[&str]) -> Result<Self> {
-        Self::open(program, args, true)
+        Self::open(program, args, true, CACHE_BYTES)
     }
 
     /// As [`TestHarness::new`], with each operator in a segment of its own.
@@ -88,7 +103,20 @@ impl TestHarness {
         program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
         args: &[&str],
     ) -> Result<Self> {
-        Self::open(program, args, false)
+        Self::open(program, args, false, CACHE_BYTES)
+    }
+
+    /// As [`TestHarness::new`], with about this many bytes of keyed state in the memory of the
+    /// operators, the rest in the host's: with few, state goes to and fro as in a job with many keys.
+    ///
+    /// # Errors
+    /// As [`TestHarness::new`].
+    pub fn with_cache_bytes(
+        program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
+        args: &[&str],
+        cache_bytes: u64,
+    ) -> Result<Self> {
+        Self::open(program, args, true, cache_bytes)
     }
 
     /// Runs a function from stream to stream.
@@ -113,18 +141,26 @@ impl TestHarness {
         program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
         args: &[&str],
         chained: bool,
+        cache_bytes: u64,
     ) -> Result<Self> {
         current::reset();
         host::reset();
         let (graph, declaration) = declare(program, args.iter().copied().map(str::to_owned).collect())?;
         let mut segments = Vec::new();
         for nodes in segments_of(&declaration, chained) {
-            let context = context_of(&declaration, nodes);
+            let context = context_of(&declaration, nodes, cache_bytes);
+            let head = &declaration.nodes[context.nodes[0] as usize - 1];
+            host::declare_instance(segments.len(), head.states.iter().map(|state| state.kind).collect());
+            host::enter_instance(segments.len());
             let segment = Segment::open(&graph.borrow(), &context)?;
             let OperatorContext { nodes, outputs, .. } = context;
-            let head = &declaration.nodes[nodes[0] as usize - 1];
             let is_source = matches!(head.operator, OperatorKind::GuestSource(_));
-            segments.push(RunningSegment { segment, nodes, outputs, is_source });
+            let edges = (0..).zip(&declaration.edges).filter(|(_, edge)| edge.target == head.id);
+            let edges = edges.map(|(number, _)| (number, EdgeTime { watermark: i64::MIN, is_idle: false }));
+            let edges = edges.collect();
+            let running =
+                RunningSegment { segment, nodes, outputs, is_source, edges, watermark: i64::MIN, is_idle: false };
+            segments.push(running);
         }
         Ok(Self {
             declaration,
@@ -168,15 +204,40 @@ impl TestHarness {
         self.push_into::<T>(source, record, NO_TIMESTAMP)
     }
 
-    /// Lets event time rise.
+    /// Lets event time of all sources rise to a watermark, in milliseconds since the Unix epoch:
+    /// timers and windows up to it fire.
     ///
     /// # Errors
     /// Returns an error if user code fails.
     pub fn process_watermark(&mut self, timestamp: i64) -> Result<()> {
-        self.each_segment(|segment| segment.process_watermark(timestamp))
+        for source in self.sources() {
+            self.advance(source, EdgeTime { watermark: timestamp, is_idle: false })?;
+        }
+        Ok(())
     }
 
-    /// Polls sources of the plugin to their ends, then ends event time and all inputs.
+    /// As [`TestHarness::process_watermark`], for the source of this name alone. An operator
+    /// behind several sources goes by the least of their watermarks.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such source or user code fails.
+    pub fn process_watermark_of(&mut self, source: &str, timestamp: i64) -> Result<()> {
+        let source = self.named(source, is_source)?;
+        self.advance(source, EdgeTime { watermark: timestamp, is_idle: false })
+    }
+
+    /// Sets the clock, in milliseconds since the Unix epoch: timers in processing time up to it
+    /// fire. It stands at 0 in the beginning, and moves only here.
+    ///
+    /// # Errors
+    /// Returns an error if user code fails.
+    pub fn set_processing_time(&mut self, now: i64) -> Result<()> {
+        host::set_processing_time(now);
+        (0..self.segments.len()).try_for_each(|index| self.fire_timers(index, TimeDomain::ProcessingTime, now))
+    }
+
+    /// Polls sources of the plugin to their ends, then ends event time and all inputs. Timers
+    /// in processing time that wait are dropped.
     ///
     /// # Errors
     /// Returns an error if user code fails or a source does not end.
@@ -187,7 +248,14 @@ impl TestHarness {
             }
         }
         self.process_watermark(i64::MAX)?;
-        self.each_segment(Segment::end_input)
+        for index in 0..self.segments.len() {
+            let head = self.segments[index].nodes[0];
+            let inputs = self.declaration.nodes[head as usize - 1].input_types.len().max(1);
+            for input in (0_u32..).take(inputs) {
+                self.call(index, |segment| segment.end_input(input))?;
+            }
+        }
+        Ok(())
     }
 
     /// The lines that the only sink of the engine got, in the order in which they came.
@@ -263,13 +331,23 @@ impl TestHarness {
         Err(Error::new(format!("a source did not end within {POLLS_MAX} polls")))
     }
 
-    fn each_segment(&mut self, f: impl Fn(&mut Segment) -> Result<(), Failed>) -> Result<()> {
-        (0..self.segments.len()).try_for_each(|index| self.call(index, &f))
+    /// The sources, of the engine and of the plugin.
+    fn sources(&self) -> Vec<u32> {
+        self.declaration.nodes.iter().filter(|node| is_source(&node.operator)).map(|node| node.id).collect()
+    }
+
+    /// Lets event time of a source rise: of the segment that it is, or of what it leads to.
+    fn advance(&mut self, source: u32, time: EdgeTime) -> Result<()> {
+        match self.segments.iter().position(|segment| segment.nodes[0] == source) {
+            Some(index) => self.call(index, |segment| segment.process_watermark(time.watermark)),
+            None => self.deliver_time(source, None, None, time),
+        }
     }
 
     /// Calls a segment, then delivers what it emitted.
     fn call<R>(&mut self, index: usize, f: impl FnOnce(&mut Segment) -> Result<R, Failed>) -> Result<R> {
         host::skip_rejected(self.skip_rejected);
+        host::enter_instance(index);
         let result = f(&mut self.segments[index].segment);
         let calls = host::take_calls();
         let mut failure = None;
@@ -280,13 +358,19 @@ impl TestHarness {
                         self.segments[index].outputs[output as usize].clone();
                     self.deliver(node, side_output.as_deref(), selector, &rows)?;
                 }
+                Call::EmitWatermark { output, timestamp } => {
+                    self.deliver_time_of(index, output, EdgeTime { watermark: timestamp, is_idle: false })?;
+                }
+                Call::EmitWatermarkStatus { output, idle } => {
+                    self.deliver_time_of(index, output, EdgeTime { watermark: i64::MIN, is_idle: idle })?;
+                }
                 Call::RejectRow { node, message, .. } => {
                     failure = Some((node, message.clone()));
                     self.rejected.push(message);
                 }
                 Call::Fail { node, message } => failure = Some((node, message)),
                 Call::Log { message, .. } => self.log.push(message),
-                Call::EmitWatermark { .. } | Call::EmitWatermarkStatus { .. } | Call::Panicked { .. } => {}
+                Call::Panicked { .. } => {}
             }
         }
         result.map_err(|Failed| {
@@ -302,17 +386,74 @@ impl TestHarness {
 
     /// Delivers rows of an output to all that listen to it.
     fn deliver(&mut self, node: u32, side_output: Option<&str>, selector: Option<u32>, rows: &[u8]) -> Result<()> {
-        let targets = self.declaration.edges.iter().filter(|edge| {
-            edge.source == node && edge.side_output.as_deref() == side_output && edge.selector == selector
-        });
-        for target in targets.map(|edge| edge.target).collect::<Vec<_>>() {
+        for edge in self.edges_of(node, side_output, selector) {
+            let StreamEdge { target, input, .. } = self.declaration.edges[edge];
             match self.segments.iter().position(|segment| segment.nodes[0] == target) {
-                Some(index) => self.call(index, |segment| segment.process_batch(Batch::Rows(rows)))?,
+                Some(index) => self.call(index, |segment| segment.process_batch(input, Batch::Rows(rows)))?,
                 None if self.is_sink(target) => self.sinks.entry(target).or_default().extend(owned_rows(rows)),
                 None => {}
             }
         }
         Ok(())
+    }
+
+    fn deliver_time_of(&mut self, index: usize, output: u32, time: EdgeTime) -> Result<()> {
+        let SegmentOutput { node, side_output, selector, .. } = self.segments[index].outputs[output as usize].clone();
+        self.deliver_time(node, side_output.as_deref(), selector, time)
+    }
+
+    /// Delivers a watermark or a status of an output to all that listen to it.
+    fn deliver_time(
+        &mut self,
+        node: u32,
+        side_output: Option<&str>,
+        selector: Option<u32>,
+        time: EdgeTime,
+    ) -> Result<()> {
+        for edge in self.edges_of(node, side_output, selector) {
+            let target = self.declaration.edges[edge].target;
+            let Some(index) = self.segments.iter().position(|segment| segment.nodes[0] == target) else {
+                continue;
+            };
+            if let Some(known) = self.segments[index].edges.get_mut(&edge) {
+                *known = EdgeTime { watermark: known.watermark.max(time.watermark), is_idle: time.is_idle };
+            }
+            self.combine_time(index)?;
+        }
+        Ok(())
+    }
+
+    /// Lets event time of a segment rise to the least watermark of its edges that are not idle.
+    fn combine_time(&mut self, index: usize) -> Result<()> {
+        let running = &mut self.segments[index];
+        let active = running.edges.values().filter(|edge| !edge.is_idle);
+        let watermark = active.map(|edge| edge.watermark).min();
+        let is_idle = watermark.is_none();
+        if std::mem::replace(&mut running.is_idle, is_idle) != is_idle {
+            self.call(index, |segment| segment.process_watermark_status(is_idle))?;
+        }
+        let Some(watermark) = watermark.filter(|watermark| self.segments[index].watermark < *watermark) else {
+            return Ok(());
+        };
+        self.segments[index].watermark = watermark;
+        self.fire_timers(index, TimeDomain::EventTime, watermark)?;
+        self.call(index, |segment| segment.process_watermark(watermark))
+    }
+
+    /// Fires all timers up to a time, those too that are registered meanwhile.
+    fn fire_timers(&mut self, index: usize, domain: TimeDomain, time: i64) -> Result<()> {
+        while let Some((_, timers)) = host::take_due_timers(index, domain, time, TIMERS_MAX) {
+            self.call(index, |segment| segment.fire_timers(domain, time, &timers))?;
+        }
+        Ok(())
+    }
+
+    /// Numbers of the edges that carry the rows of an output.
+    fn edges_of(&self, node: u32, side_output: Option<&str>, selector: Option<u32>) -> Vec<usize> {
+        let edges = (0..).zip(&self.declaration.edges).filter(|(_, edge)| {
+            edge.source == node && edge.side_output.as_deref() == side_output && edge.selector == selector
+        });
+        edges.map(|(number, _)| number).collect()
     }
 
     fn is_sink(&self, node: u32) -> bool {
@@ -344,6 +485,10 @@ impl TestHarness {
             })
             .collect()
     }
+}
+
+fn is_source(operator: &OperatorKind) -> bool {
+    matches!(operator, OperatorKind::Source(_) | OperatorKind::GuestSource(_))
 }
 
 fn owned_rows(rows: &[u8]) -> impl Iterator<Item = OwnedRow> {
@@ -403,7 +548,7 @@ fn is_chainable(graph: &StreamGraph, edge: &StreamEdge) -> bool {
         && target.chaining == ChainingStrategy::Always
 }
 
-fn context_of(graph: &StreamGraph, nodes: Vec<u32>) -> OperatorContext {
+fn context_of(graph: &StreamGraph, nodes: Vec<u32>, state_cache_bytes: u64) -> OperatorContext {
     let mut outputs: Vec<SegmentOutput> = Vec::new();
     for edge in &graph.edges {
         let is_exit = nodes.contains(&edge.source) && !nodes.contains(&edge.target);
@@ -430,6 +575,6 @@ fn context_of(graph: &StreamGraph, nodes: Vec<u32>) -> OperatorContext {
         nodes,
         outputs,
         restored: false,
-        state_cache_bytes: 1 << 24,
+        state_cache_bytes,
     }
 }

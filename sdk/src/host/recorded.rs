@@ -70,6 +70,7 @@ pub(crate) fn reset() {
     CALLS.take();
     METRICS.take();
     SKIP_REJECTED.set(false);
+    super::reset_state();
 }
 
 fn call(call: Call) {

@@ -3,16 +3,20 @@
 
 use std::{marker::PhantomData, rc::Rc};
 
+use engine_rows::row::Rows;
+
 use super::{Element, Function, SideOutputs};
 use crate::{
+    bindings::exports::engine::plugin::operator_chain::TimeDomain,
     collector::Collector,
     current,
     error::{Error, Result},
-    key::{KeySelector, KeyedState, hash_of},
+    key::{KeySelector, encode_key_of, hash_of},
     record::{Key, Owned, Pair, Record},
+    state::{Slot, StateBackend, Timer, Timers, ValueCache},
 };
 
-/// Timestamp of what a window over all time emits: its end, as in Flink.
+/// End of a window over all time, when it fires and which what it emits carries, as in Flink.
 const END_OF_TIME: i64 = i64::MAX;
 
 /// A number that can be summed.
@@ -194,18 +198,99 @@ impl<T: Record + ?Sized, A: AggregateFunction<T>> Fold<T> for AggregateFold<A> {
     }
 }
 
-/// Emits the key with the result so far, for each record.
-pub(crate) struct Running<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> {
+/// Name of the only state of a reduction or aggregation.
+pub(crate) const VALUE: &str = "value";
+
+/// The value of each key, with what finds it.
+struct ByKey<T: ?Sized, K: ?Sized, S, V> {
     selector: Rc<S>,
-    fold: A,
-    state: KeyedState<A::State>,
+    values: ValueCache<V>,
     scratch: Vec<u8>,
-    _key: PhantomData<K>,
+    _types: PhantomData<(Rc<T>, Rc<K>)>,
 }
 
-impl<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> Running<T, K, S, A> {
-    pub(crate) fn new(selector: Rc<S>, fold: A) -> Self {
-        Self { selector, fold, state: KeyedState::new(), scratch: Vec::new(), _key: PhantomData }
+impl<T, K, S, V> ByKey<T, K, S, V>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    V: Owned,
+{
+    fn new(selector: Rc<S>, states: &StateBackend) -> Self {
+        Self { selector, values: states.value(VALUE), scratch: Vec::new(), _types: PhantomData }
+    }
+
+    fn begin_batch(&mut self, rows: &[u8]) {
+        let Self { selector, values, .. } = self;
+        values.begin_batch();
+        if values.is_complete() {
+            return;
+        }
+        for row in Rows::new(rows).map_while(Result::ok) {
+            values.prefetch(row.key_hash, &[], |out| encode_key_of::<T, K, S>(selector, row.payload, out));
+        }
+        values.fetch();
+    }
+
+    fn begin_timers(&mut self, timers: &[Timer<'_>]) {
+        self.values.begin_batch();
+        if self.values.is_complete() {
+            return;
+        }
+        timers.iter().for_each(|timer| self.values.prefetch(timer.hash, &[], |out| out.extend_from_slice(timer.key)));
+        self.values.fetch();
+    }
+
+    /// Lends the key of a record and its value.
+    #[inline(always)]
+    fn with_value<R>(
+        &mut self,
+        record: T::Ref<'_>,
+        element: Element,
+        f: impl FnOnce(K::Ref<'_>, &mut Option<V>) -> R,
+    ) -> R {
+        let Self { selector, values, scratch, .. } = self;
+        selector.with_key(record, |key| {
+            let slot =
+                K::with_encoded(key, scratch, |encoded| values.slot(hash_of(encoded, element.key_hash), encoded, &[]));
+            f(K::shorten(key), values.value(slot))
+        })
+    }
+
+    /// Registers the timer of a key that came for the first time: it fires when event time ends.
+    #[cold]
+    fn register_end(&mut self, timers: &Timers, record: T::Ref<'_>, element: Element) {
+        let Self { selector, scratch, .. } = self;
+        selector.with_key(record, |key| {
+            K::with_encoded(key, scratch, |encoded| {
+                let hash = hash_of(encoded, element.key_hash);
+                timers.register(TimeDomain::EventTime, END_OF_TIME, hash, encoded, &[]);
+            });
+        });
+    }
+
+    /// Takes the value of a timer's key.
+    fn take(&mut self, timer: Timer<'_>) -> Option<V> {
+        let slot = self.values.slot(timer.hash, timer.key, &[]);
+        self.values.value(slot).take()
+    }
+}
+
+/// Emits the key with the result so far, for each record.
+pub(crate) struct Running<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> {
+    by_key: ByKey<T, K, S, A::State>,
+    fold: A,
+}
+
+impl<T, K, S, A> Running<T, K, S, A>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    A: Fold<T>,
+{
+    pub(crate) fn new(selector: Rc<S>, fold: A, states: &StateBackend) -> Self {
+        Self { by_key: ByKey::new(selector, states), fold }
     }
 }
 
@@ -217,7 +302,7 @@ where
     A: Fold<T>,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.state.load_ahead(rows);
+        self.by_key.begin_batch(rows);
     }
 
     #[inline(always)]
@@ -228,40 +313,35 @@ where
         out: &mut Collector<Pair<K, A::Output>>,
         _: &mut SideOutputs,
     ) {
-        let Self { selector, fold, state, scratch, .. } = self;
+        let Self { by_key, fold } = self;
         let record = T::peek(&record);
-        selector.with_key(record, |key| {
-            let slot = K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded));
-            let value = state.value(slot);
-            match fold.add(value, record) {
-                Ok(()) => {
-                    let result = fold.result(value.as_ref().expect("the record was just added"));
-                    out.collect((K::shorten(key), result));
-                }
-                Err(error) => current::reject(current::node(), &error),
-            }
+        by_key.with_value(record, element, |key, value| match fold.add(value, record) {
+            Ok(()) => out.collect((key, fold.result(value.as_ref().expect("the record was just added")))),
+            Err(error) => current::reject(current::node(), &error),
         });
+    }
+
+    fn flush_state(&mut self) {
+        self.by_key.values.flush();
     }
 }
 
-/// Emits each key with its result when event time or the input ends.
-pub(crate) struct AtEnd<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>>(pub(crate) Running<T, K, S, A>);
+/// Emits each key with its result when event time ends.
+pub(crate) struct AtEnd<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> {
+    by_key: ByKey<T, K, S, A::State>,
+    fold: A,
+    timers: Timers,
+}
 
 impl<T, K, S, A> AtEnd<T, K, S, A>
 where
     T: Record + ?Sized,
     K: Key + ?Sized,
+    S: KeySelector<T, K>,
     A: Fold<T>,
 {
-    fn fire(&mut self, out: &mut Collector<Pair<K, A::Output>>) {
-        let fold = &self.0.fold;
-        out.set_timestamp(END_OF_TIME);
-        self.0.state.drain().for_each(|key, value| {
-            if !current::failed() {
-                K::decode(key, |key| out.collect((K::peek(&key), fold.result(&value))))
-                    .expect("keys are kept as they were encoded");
-            }
-        });
+    pub(crate) fn new(selector: Rc<S>, fold: A, states: &StateBackend) -> Self {
+        Self { by_key: ByKey::new(selector, states), fold, timers: states.timers() }
     }
 }
 
@@ -273,7 +353,7 @@ where
     A: Fold<T>,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.0.state.load_ahead(rows);
+        self.by_key.begin_batch(rows);
     }
 
     #[inline(always)]
@@ -284,48 +364,64 @@ where
         _: &mut Collector<Pair<K, A::Output>>,
         _: &mut SideOutputs,
     ) {
-        let Running { selector, fold, state, scratch, .. } = &mut self.0;
+        let Self { by_key, fold, timers } = self;
         let record = T::peek(&record);
-        let slot = selector.with_key(record, |key| {
-            K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded))
-        });
-        if let Err(error) = fold.add(state.value(slot), record) {
+        let (is_new, added) =
+            by_key.with_value(record, element, |_, value| (value.is_none(), fold.add(value, record)));
+        if is_new {
+            by_key.register_end(timers, record, element);
+        }
+        if let Err(error) = added {
             current::reject(current::node(), &error);
         }
     }
 
-    fn process_watermark(&mut self, timestamp: i64, out: &mut Collector<Pair<K, A::Output>>) {
-        if timestamp == i64::MAX {
-            self.fire(out);
+    fn begin_timers(&mut self, timers: &[Timer<'_>]) {
+        self.by_key.begin_timers(timers);
+    }
+
+    fn on_timer(
+        &mut self,
+        _: TimeDomain,
+        timer: Timer<'_>,
+        out: &mut Collector<Pair<K, A::Output>>,
+        _: &mut SideOutputs,
+    ) {
+        if let Some(value) = self.by_key.take(timer) {
+            let result = self.fold.result(&value);
+            K::decode(timer.key, |key| out.collect((K::peek(&key), result))).expect("the key was encoded here");
         }
     }
 
-    fn end_input(&mut self, out: &mut Collector<Pair<K, A::Output>>) {
-        self.fire(out);
+    fn flush_state(&mut self) {
+        self.by_key.values.flush();
     }
 }
 
 /// Emits the reduced record, for each record.
 pub(crate) struct KeyedReduce<T, K: ?Sized, S, F> {
-    selector: Rc<S>,
+    by_key: ByKey<T, K, S, T>,
     function: Rc<F>,
-    state: KeyedState<T>,
-    scratch: Vec<u8>,
-    _key: PhantomData<K>,
 }
 
 impl<T: Owned, K: Key + ?Sized, S: KeySelector<T, K>, F: Fn(T, T) -> T> KeyedReduce<T, K, S, F> {
-    pub(crate) fn new(selector: Rc<S>, function: Rc<F>) -> Self {
-        Self { selector, function, state: KeyedState::new(), scratch: Vec::new(), _key: PhantomData }
+    pub(crate) fn new(selector: Rc<S>, function: Rc<F>, states: &StateBackend) -> Self {
+        Self { by_key: ByKey::new(selector, states), function }
+    }
+
+    /// The place of a record's key.
+    #[inline(always)]
+    fn slot(&mut self, record: &T, element: Element) -> Slot {
+        let ByKey { selector, values, scratch, .. } = &mut self.by_key;
+        selector.with_key(record, |key| {
+            K::with_encoded(key, scratch, |encoded| values.slot(hash_of(encoded, element.key_hash), encoded, &[]))
+        })
     }
 
     #[inline(always)]
-    fn reduce(&mut self, record: T, element: Element) -> &T {
-        let Self { selector, function, state, scratch, .. } = self;
-        let slot = selector.with_key(&record, |key| {
-            K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded))
-        });
-        let value = state.value(slot);
+    fn reduce(&mut self, slot: Slot, record: T) -> &T {
+        let Self { by_key, function } = self;
+        let value = by_key.values.value(slot);
         let reduced = match value.take() {
             Some(reduced) => function(reduced, record),
             None => record,
@@ -342,27 +438,30 @@ where
     F: Fn(T, T) -> T + 'static,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.state.load_ahead(rows);
+        self.by_key.begin_batch(rows);
     }
 
     #[inline(always)]
     fn process(&mut self, record: T, element: Element, out: &mut Collector<T>, _: &mut SideOutputs) {
-        let reduced = self.reduce(record, element).clone();
+        let slot = self.slot(&record, element);
+        let reduced = self.reduce(slot, record).clone();
         out.collect(reduced);
+    }
+
+    fn flush_state(&mut self) {
+        self.by_key.values.flush();
     }
 }
 
-/// Emits each key's reduced record when event time or the input ends.
-pub(crate) struct ReduceAtEnd<T, K: ?Sized, S, F>(pub(crate) KeyedReduce<T, K, S, F>);
+/// Emits each key's reduced record when event time ends.
+pub(crate) struct ReduceAtEnd<T, K: ?Sized, S, F> {
+    reduce: KeyedReduce<T, K, S, F>,
+    timers: Timers,
+}
 
-impl<T: Owned, K: ?Sized, S, F> ReduceAtEnd<T, K, S, F> {
-    fn fire(&mut self, out: &mut Collector<T>) {
-        out.set_timestamp(END_OF_TIME);
-        self.0.state.drain().for_each(|_, reduced| {
-            if !current::failed() {
-                out.collect(reduced);
-            }
-        });
+impl<T: Owned, K: Key + ?Sized, S: KeySelector<T, K>, F: Fn(T, T) -> T> ReduceAtEnd<T, K, S, F> {
+    pub(crate) fn new(selector: Rc<S>, function: Rc<F>, states: &StateBackend) -> Self {
+        Self { reduce: KeyedReduce::new(selector, function, states), timers: states.timers() }
     }
 }
 
@@ -374,21 +473,30 @@ where
     F: Fn(T, T) -> T + 'static,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.0.state.load_ahead(rows);
+        self.reduce.by_key.begin_batch(rows);
     }
 
     #[inline(always)]
     fn process(&mut self, record: T, element: Element, _: &mut Collector<T>, _: &mut SideOutputs) {
-        self.0.reduce(record, element);
+        let Self { reduce, timers } = self;
+        let slot = reduce.slot(&record, element);
+        if reduce.by_key.values.get(slot).is_none() {
+            reduce.by_key.register_end(timers, &record, element);
+        }
+        reduce.reduce(slot, record);
     }
 
-    fn process_watermark(&mut self, timestamp: i64, out: &mut Collector<T>) {
-        if timestamp == i64::MAX {
-            self.fire(out);
+    fn begin_timers(&mut self, timers: &[Timer<'_>]) {
+        self.reduce.by_key.begin_timers(timers);
+    }
+
+    fn on_timer(&mut self, _: TimeDomain, timer: Timer<'_>, out: &mut Collector<T>, _: &mut SideOutputs) {
+        if let Some(reduced) = self.reduce.by_key.take(timer) {
+            out.collect(reduced);
         }
     }
 
-    fn end_input(&mut self, out: &mut Collector<T>) {
-        self.fire(out);
+    fn flush_state(&mut self) {
+        self.reduce.by_key.values.flush();
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     current,
     error::{Error, Result},
     record::{Owned, Record},
+    state::StateBackend,
 };
 
 /// A source is polled at most this often in one call, even if all it emits is filtered away.
@@ -49,7 +50,7 @@ pub(crate) struct SourceOperator<U: Record + ?Sized, S> {
 }
 
 impl<U: Record + ?Sized, S: SourceFunction<U>> Head for SourceOperator<U, S> {
-    fn process_batch(&mut self, _: Batch<'_>) {
+    fn process_batch(&mut self, _: u32, _: Batch<'_>) {
         current::fail(self.node, "a source got rows");
     }
 
@@ -114,9 +115,9 @@ where
     S: SourceFunction<U>,
     M: Fn() -> S + 'static,
 {
-    fn head(&self, wiring: &mut dyn Wiring, context: &RuntimeContext) -> Result<Box<dyn Head>> {
+    fn head(&self, wiring: &mut dyn Wiring, states: &StateBackend) -> Result<Box<dyn Head>> {
         let mut source = (self.make)();
-        source.open(context)?;
+        source.open(states.runtime())?;
         Ok(Box::new(SourceOperator { node: wiring.node(), source, out: collector::<U>(wiring, None) }))
     }
 

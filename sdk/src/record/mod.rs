@@ -156,6 +156,18 @@ pub(crate) fn descriptor_of<T: Record + ?Sized>() -> String {
     T::descriptor(Nesting::ROOT).to_string()
 }
 
+/// True if all values of the type take the same memory: none of it lies elsewhere.
+pub(crate) fn is_fixed_size(descriptor: &TypeDescriptor) -> bool {
+    match descriptor {
+        TypeDescriptor::String | TypeDescriptor::Bytes | TypeDescriptor::List(_) | TypeDescriptor::Map(..) => false,
+        TypeDescriptor::Option(value) => is_fixed_size(value),
+        TypeDescriptor::Tuple(elements) => elements.iter().all(is_fixed_size),
+        TypeDescriptor::Struct { fields, .. } => fields.iter().all(|(_, field)| is_fixed_size(field)),
+        TypeDescriptor::Sum { variants, .. } => variants.iter().all(|variant| variant.fields.iter().all(is_fixed_size)),
+        _ => true,
+    }
+}
+
 /// The bytes of a row are not a record of the expected type.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DecodeError {
