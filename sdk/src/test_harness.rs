@@ -15,6 +15,7 @@ use crate::{
         engine::plugin::graph::{ChainingStrategy, Operator as OperatorKind, Partitioner, StreamEdge, StreamGraph},
         exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput},
     },
+    collector::Signal,
     current,
     data_stream::DataStream,
     environment::StreamExecutionEnvironment,
@@ -54,6 +55,12 @@ pub struct TestHarness {
     segments: Vec<RunningSegment>,
     /// Rows by id of the sink.
     sinks: BTreeMap<u32, Vec<OwnedRow>>,
+    /// By edge, how far its records are.
+    edges: Vec<EventTime>,
+    /// By id of a sink or a segment's first node, how far its input is.
+    inputs: BTreeMap<u32, EventTime>,
+    /// Watermarks that a sink got, by its id.
+    watermarks: BTreeMap<u32, Vec<i64>>,
     rejected: Vec<String>,
     log: Vec<String>,
     skip_rejected: bool,
@@ -64,6 +71,17 @@ struct RunningSegment {
     nodes: Vec<u32>,
     outputs: Vec<SegmentOutput>,
     is_source: bool,
+}
+
+/// Event time of a stream.
+#[derive(Clone, Copy)]
+struct EventTime {
+    watermark: i64,
+    idle: bool,
+}
+
+impl EventTime {
+    const START: Self = Self { watermark: i64::MIN, idle: false };
 }
 
 struct OwnedRow {
@@ -127,6 +145,9 @@ impl TestHarness {
             segments.push(RunningSegment { segment, nodes, outputs, is_source });
         }
         Ok(Self {
+            edges: vec![EventTime::START; declaration.edges.len()],
+            inputs: BTreeMap::new(),
+            watermarks: BTreeMap::new(),
             declaration,
             segments,
             sinks: BTreeMap::new(),
@@ -168,12 +189,65 @@ impl TestHarness {
         self.push_into::<T>(source, record, NO_TIMESTAMP)
     }
 
-    /// Lets event time rise.
+    /// Lets event time rise at all sources. Behind an operator that makes watermarks itself
+    /// (`assign_timestamps_and_watermarks`), only [`i64::MAX`], its end, is seen.
     ///
     /// # Errors
     /// Returns an error if user code fails.
     pub fn process_watermark(&mut self, timestamp: i64) -> Result<()> {
-        self.each_segment(|segment| segment.process_watermark(timestamp))
+        for index in 0..self.segments.len() {
+            if self.segments[index].is_source {
+                self.call(index, |segment| segment.process_watermark(timestamp))?;
+            }
+        }
+        let sources = self.declaration.nodes.iter().filter(|node| matches!(node.operator, OperatorKind::Source(_)));
+        for source in sources.map(|node| node.id).collect::<Vec<_>>() {
+            self.each_edge(source, None, None, |edge| edge.watermark = edge.watermark.max(timestamp))?;
+        }
+        Ok(())
+    }
+
+    /// Tells what time it is, in milliseconds since the Unix epoch, as the engine does every
+    /// `pipeline.auto-watermark-interval`: this is when watermarks are made.
+    ///
+    /// # Errors
+    /// Returns an error if user code fails.
+    pub fn advance_processing_time(&mut self, now: i64) -> Result<()> {
+        self.each_segment(|segment| segment.notify(Signal::ProcessingTime(now)))
+    }
+
+    /// The records that are pushed from here on come from this split of the source.
+    ///
+    /// # Errors
+    /// Returns an error if user code fails.
+    pub fn begin_split(&mut self, split: u32) -> Result<()> {
+        self.each_segment(|segment| segment.notify(Signal::BeginSplit(split)))
+    }
+
+    /// The split was read to its end.
+    ///
+    /// # Errors
+    /// Returns an error if user code fails.
+    pub fn end_split(&mut self, split: u32) -> Result<()> {
+        self.each_segment(|segment| segment.notify(Signal::EndSplit(split)))
+    }
+
+    /// The watermarks that the only sink of the engine got.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one sink.
+    pub fn watermarks(&self) -> Result<Vec<i64>> {
+        let sink = self.only("sink", |operator| matches!(operator, OperatorKind::Sink(_)))?;
+        Ok(self.watermarks.get(&sink).cloned().unwrap_or_default())
+    }
+
+    /// True if the stream into the only sink of the engine is marked idle.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one sink.
+    pub fn is_idle(&self) -> Result<bool> {
+        let sink = self.only("sink", |operator| matches!(operator, OperatorKind::Sink(_)))?;
+        Ok(self.inputs.get(&sink).is_some_and(|input| input.idle))
     }
 
     /// Polls sources of the plugin to their ends, then ends event time and all inputs.
@@ -286,7 +360,19 @@ impl TestHarness {
                 }
                 Call::Fail { node, message } => failure = Some((node, message)),
                 Call::Log { message, .. } => self.log.push(message),
-                Call::EmitWatermark { .. } | Call::EmitWatermarkStatus { .. } | Call::Panicked { .. } => {}
+                Call::EmitWatermark { output, timestamp } => {
+                    let SegmentOutput { node, side_output, selector, .. } =
+                        self.segments[index].outputs[output as usize].clone();
+                    self.each_edge(node, side_output.as_deref(), selector, |edge| {
+                        edge.watermark = edge.watermark.max(timestamp);
+                    })?;
+                }
+                Call::EmitWatermarkStatus { output, idle } => {
+                    let SegmentOutput { node, side_output, selector, .. } =
+                        self.segments[index].outputs[output as usize].clone();
+                    self.each_edge(node, side_output.as_deref(), selector, |edge| edge.idle = idle)?;
+                }
+                Call::ReportSplitTime { .. } | Call::Panicked { .. } => {}
             }
         }
         result.map_err(|Failed| {
@@ -311,6 +397,51 @@ impl TestHarness {
                 None if self.is_sink(target) => self.sinks.entry(target).or_default().extend(owned_rows(rows)),
                 None => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Changes the event time of all edges that listen to an output, and tells who is behind them.
+    fn each_edge(
+        &mut self,
+        node: u32,
+        side_output: Option<&str>,
+        selector: Option<u32>,
+        change: impl Fn(&mut EventTime),
+    ) -> Result<()> {
+        for index in 0..self.edges.len() {
+            let edge = &self.declaration.edges[index];
+            if edge.source == node && edge.side_output.as_deref() == side_output && edge.selector == selector {
+                let target = edge.target;
+                change(&mut self.edges[index]);
+                self.combine(target)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on the least watermark of the edges into a node that are not idle.
+    fn combine(&mut self, target: u32) -> Result<()> {
+        let edges = self.declaration.edges.iter().zip(&self.edges).filter(|(edge, _)| edge.target == target);
+        let active = edges.filter(|(_, time)| !time.idle).map(|(_, time)| time.watermark).min();
+        let segment = self.segments.iter().position(|segment| segment.nodes[0] == target);
+        let input = self.inputs.entry(target).or_insert(EventTime::START);
+        let before = *input;
+        input.idle = active.is_none();
+        let EventTime { watermark, idle } =
+            EventTime { watermark: active.map_or(before.watermark, |active| active.max(before.watermark)), ..*input };
+        input.watermark = watermark;
+        if before.idle && !idle && let Some(index) = segment {
+            self.call(index, |segment| segment.process_watermark_status(false))?;
+        }
+        if before.watermark < watermark {
+            match segment {
+                Some(index) => self.call(index, |segment| segment.process_watermark(watermark))?,
+                None => self.watermarks.entry(target).or_default().push(watermark),
+            }
+        }
+        if !before.idle && idle && let Some(index) = segment {
+            self.call(index, |segment| segment.process_watermark_status(true))?;
         }
         Ok(())
     }

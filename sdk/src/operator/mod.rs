@@ -24,7 +24,7 @@ pub(crate) use self::{
     stateless::{Filter, FlatMap, FormatOutput, HashOutput, Identity, Map, PartitionOutput, Process, TryMap},
 };
 use crate::{
-    collector::{AnyCollector, Collector, Downstream, Lifecycle},
+    collector::{AnyCollector, Collector, Downstream, Lifecycle, Signal},
     current,
     error::Result,
     key::KeySelector,
@@ -61,6 +61,9 @@ pub(crate) struct Element {
 
 /// What an operator does with each record.
 pub(crate) trait Function<T: Record + ?Sized, U: Record + ?Sized>: 'static {
+    /// True if the function itself sends watermarks and their status; those from before it end there.
+    const GENERATES_WATERMARKS: bool = false;
+
     fn process(
         &mut self,
         record: T::View<'_>,
@@ -77,6 +80,12 @@ pub(crate) trait Function<T: Record + ?Sized, U: Record + ?Sized>: 'static {
 
     /// Called before the end is forwarded.
     fn end_input(&mut self, _out: &mut Collector<U>) {}
+
+    /// Called before the signal is forwarded.
+    fn notify(&mut self, _signal: Signal, _out: &mut Collector<U>) {}
+
+    /// Called at the end of each call of the segment, before rows are flushed.
+    fn flush(&mut self) {}
 }
 
 /// Collectors of a node's side outputs, by name.
@@ -208,12 +217,16 @@ where
     fn process_watermark(&mut self, timestamp: i64) {
         current::enter(self.node);
         self.function.process_watermark(timestamp, &mut self.out);
-        self.out.process_watermark(timestamp);
+        if !F::GENERATES_WATERMARKS {
+            self.out.process_watermark(timestamp);
+        }
         self.side_outputs.0.iter_mut().for_each(|(_, side)| side.process_watermark(timestamp));
     }
 
     fn process_watermark_status(&mut self, idle: bool) {
-        self.out.process_watermark_status(idle);
+        if !F::GENERATES_WATERMARKS {
+            self.out.process_watermark_status(idle);
+        }
         self.side_outputs.0.iter_mut().for_each(|(_, side)| side.process_watermark_status(idle));
     }
 
@@ -224,7 +237,15 @@ where
         self.side_outputs.0.iter_mut().for_each(|(_, side)| side.end_input());
     }
 
+    fn notify(&mut self, signal: Signal) {
+        current::enter(self.node);
+        self.function.notify(signal, &mut self.out);
+        self.out.notify(signal);
+        self.side_outputs.0.iter_mut().for_each(|(_, side)| side.notify(signal));
+    }
+
     fn flush(&mut self) {
+        self.function.flush();
         self.out.flush();
         self.side_outputs.0.iter_mut().for_each(|(_, side)| side.flush());
     }
