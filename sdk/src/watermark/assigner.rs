@@ -101,7 +101,8 @@ impl<T: Record + ?Sized> TimestampsAndWatermarks<T> {
     fn advance(&mut self, now: i64, out: &mut Collector<T>) {
         for (place, split) in self.splits.iter_mut().enumerate() {
             // Only the split that is being read can become idle: the others wait for their turn.
-            if let Some(timer) = split.timer.as_mut().filter(|_| place == self.current) {
+            let is_read = place == self.current && (!self.named || i64::MIN < split.max_timestamp);
+            if let Some(timer) = split.timer.as_mut().filter(|_| is_read) {
                 split.timed_out = timer.is_idle(now);
             }
             if split.timed_out {
