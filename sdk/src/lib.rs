@@ -44,6 +44,7 @@ mod key;
 mod collector;
 mod state;
 mod operator;
+mod watermark;
 mod source;
 mod sink;
 mod graph;
@@ -95,8 +96,12 @@ pub use crate::{
     operator::{AggregateFunction, Context, Number, RuntimeContext, SourceFunction, SourceStatus},
     record::{Bytes, Key, Owned, Pair, Record},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
-    source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},
+    source::{Compression, FileSource, NexmarkSource, ReadOrder, SequenceSource, SocketSource, Source, StdinSource},
     text::{Csv, CsvField, CsvRow, Format, Text},
+    watermark::{
+        AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks, WatermarkGenerator, WatermarkOutput,
+        WatermarkStrategy,
+    },
 };
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -106,8 +111,8 @@ pub use crate::test_harness::TestHarness;
 pub mod prelude {
     pub use crate::{
         AggregateFunction, Args, Collector, Context, DataStream, DiscardSink, FileSink, FileSource, GlobalWindows, Key,
-        KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink, Record, Result, SequenceSource, SocketSink,
-        SocketSource, SourceFunction, SourceStatus, StdinSource, StreamExecutionEnvironment,
+        KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink, ReadOrder, Record, Result, SequenceSource, SocketSink,
+        SocketSource, SourceFunction, SourceStatus, StdinSource, StreamExecutionEnvironment, WatermarkStrategy,
     };
 }
 

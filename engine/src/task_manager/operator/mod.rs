@@ -6,6 +6,7 @@
 //! it on when the call has returned.
 
 mod chain_plan;
+mod event_time;
 mod metrics;
 mod native_connectors;
 mod operator_chain;
@@ -90,6 +91,24 @@ pub trait GuestSegment {
     /// # Errors
     /// Returns how the guest failed.
     fn poll_source(&mut self, max_bytes: u32) -> Result<SourceStatus, GuestError>;
+
+    /// The rows that follow come from this split of the source before the segment.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn begin_split(&mut self, split: u32) -> Result<(), GuestError>;
+
+    /// A split was read to its end.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn end_split(&mut self, split: u32) -> Result<(), GuestError>;
+
+    /// Tells operators that generate watermarks what time it is.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn advance_processing_time(&mut self, now: Timestamp) -> Result<(), GuestError>;
 
     /// An input of the first operator has ended; for a source, input 0 stands for
     /// the source itself.

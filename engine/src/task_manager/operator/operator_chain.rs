@@ -16,7 +16,9 @@ use std::{
 use super::{
     Backpressure, ChainPlan, Connectors, Destination, GateTarget, GuestSegment, OpenSegment, OperatorCounters,
     OperatorError, Origin, Outputs, PlannedKind, PlannedNode, RowErrorPolicy, RowErrors, SharedPlugin, TaskContext,
-    TaskCounters, row_errors::SharedReader,
+    TaskCounters,
+    event_time::{self, EventTime},
+    row_errors::SharedReader,
 };
 use crate::{
     base::{
@@ -89,15 +91,15 @@ struct Input {
     open: usize,
 }
 
-struct NativeSource {
+pub(super) struct NativeSource {
     node: u32,
-    reader: SharedReader,
+    pub(super) reader: SharedReader,
     /// Its place among the readers that positions are asked of.
     place: usize,
     outputs: Outputs,
 }
 
-struct NativeSink {
+pub(super) struct NativeSink {
     node: u32,
     writer: Box<dyn SinkWriter>,
     committables: Vec<Committable>,
@@ -105,32 +107,33 @@ struct NativeSink {
     dirty: bool,
 }
 
-enum NodeKind {
+pub(super) enum NodeKind {
     Source(NativeSource),
     Segment(Box<dyn GuestSegment>),
     SourceSegment(Box<dyn GuestSegment>),
     Sink(NativeSink),
 }
 
-struct ChainNode {
-    kind: NodeKind,
+pub(super) struct ChainNode {
+    pub(super) kind: NodeKind,
     inputs: Vec<Input>,
     combined: CombinedWatermark,
-    ended: bool,
+    pub(super) ended: bool,
+    pub(super) event_time: EventTime,
     /// By exit, the operators of the chain that take its elements.
-    locals: Vec<Rc<[LocalTarget]>>,
+    pub(super) locals: Vec<Rc<[LocalTarget]>>,
     counters: Arc<OperatorCounters>,
 }
 
 #[derive(Clone, Copy)]
-struct LocalTarget {
-    node: usize,
+pub(super) struct LocalTarget {
+    pub(super) node: usize,
     input: usize,
     channel: usize,
 }
 
 impl ChainNode {
-    fn outputs(&mut self) -> Option<&mut Outputs> {
+    pub(super) fn outputs(&mut self) -> Option<&mut Outputs> {
         match &mut self.kind {
             NodeKind::Source(source) => Some(&mut source.outputs),
             NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) => Some(segment.outputs()),
@@ -141,7 +144,7 @@ impl ChainNode {
 
 /// The operators of one task at work.
 pub struct OperatorChain {
-    nodes: Vec<ChainNode>,
+    pub(super) nodes: Vec<ChainNode>,
     gates: Vec<GateTarget>,
     counters: Arc<TaskCounters>,
     row_errors: Rc<RefCell<RowErrors>>,
@@ -171,6 +174,7 @@ impl OperatorChain {
             nodes.push(opener.open_node(planned)?);
         }
         nodes.reverse();
+        event_time::connect_sources(&mut nodes);
         Ok(Self {
             nodes,
             gates: plan.gates.clone(),
@@ -202,7 +206,7 @@ impl OperatorChain {
         backpressure: &mut dyn Backpressure,
     ) -> Result<SourcePoll, OperatorError> {
         let poll = match &mut self.nodes[place].kind {
-            NodeKind::Source(_) => self.poll_native_source(place, max_bytes)?,
+            NodeKind::Source(_) => self.poll_native_source(place, max_bytes, backpressure)?,
             NodeKind::SourceSegment(_) => self.poll_guest_source(place, max_bytes)?,
             NodeKind::Segment(_) | NodeKind::Sink(_) => unreachable!("only sources are polled"),
         };
@@ -213,7 +217,12 @@ impl OperatorChain {
         Ok(poll)
     }
 
-    fn poll_native_source(&mut self, place: usize, max_bytes: usize) -> Result<SourcePoll, OperatorError> {
+    fn poll_native_source(
+        &mut self,
+        place: usize,
+        max_bytes: usize,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<SourcePoll, OperatorError> {
         let NodeKind::Source(source) = &mut self.nodes[place].kind else { unreachable!("asked for a native source") };
         let polled = source.reader.borrow_mut().poll(max_bytes);
         let output = polled.map_err(|error| {
@@ -221,6 +230,8 @@ impl OperatorChain {
             let failure = self.row_errors.borrow_mut().take_failure();
             failure.map_or_else(|| source.failed(error), OperatorError::RowErrors)
         })?;
+        self.name_splits(place, backpressure)?;
+        let NodeKind::Source(source) = &mut self.nodes[place].kind else { unreachable!("it is one") };
         match output {
             ReaderOutput::Records(batch) => {
                 let emitted = source.outputs.emit_batch(&batch);
@@ -251,11 +262,17 @@ impl OperatorChain {
     ///
     /// # Errors
     /// Returns an error if the split cannot be opened.
-    pub fn add_split(&mut self, place: usize, split: SourceSplit) -> Result<(), OperatorError> {
+    pub fn add_split(
+        &mut self,
+        place: usize,
+        split: SourceSplit,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
         match &mut self.nodes[place].kind {
             NodeKind::Source(source) => {
                 let added = source.reader.borrow_mut().add_split(split);
-                added.map_err(|error| source.failed(error))
+                added.map_err(|error| source.failed(error))?;
+                self.name_splits(place, backpressure)
             }
             NodeKind::Segment(_) | NodeKind::SourceSegment(_) | NodeKind::Sink(_) => Ok(()),
         }
@@ -344,6 +361,7 @@ impl OperatorChain {
             NodeKind::Segment(segment) => {
                 let input = u32::try_from(to.input).expect("inputs are counted in 32 bits");
                 segment.process_batch(input, batch).map_err(|error| self.guest_failed(error, Some(input)))?;
+                self.hand_back_split_times(to.node);
                 self.drain(to.node, backpressure)
             }
             NodeKind::Sink(sink) => {
@@ -427,7 +445,7 @@ impl OperatorChain {
     }
 
     /// Hands on what a node emitted: first within the chain, then into the channels.
-    fn drain(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+    pub(super) fn drain(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
         while let Some((output, element)) = self.nodes[place].outputs().and_then(Outputs::take_local) {
             let targets = Rc::clone(&self.nodes[place].locals[output]);
             let is_source = matches!(self.nodes[place].kind, NodeKind::Source(_));
@@ -583,7 +601,7 @@ impl OperatorChain {
         *self.counters.guest_metrics.lock().expect("readers only copy") = metrics;
     }
 
-    fn guest_failed(&self, error: GuestError, input: Option<u32>) -> OperatorError {
+    pub(super) fn guest_failed(&self, error: GuestError, input: Option<u32>) -> OperatorError {
         let mut row_errors = self.row_errors.borrow_mut();
         if let Some(failure) = row_errors.take_failure() {
             return OperatorError::RowErrors(failure);
@@ -652,6 +670,7 @@ impl Opener<'_> {
             inputs: planned.inputs.iter().map(input).collect(),
             combined: CombinedWatermark::new(planned.inputs.len()),
             ended: false,
+            event_time: EventTime::new(planned.operators.iter().map(|index| &vertex.operators[*index].node)),
             locals: locals.collect(),
             counters: self.setup.counters.operator(operator.node.id),
         })

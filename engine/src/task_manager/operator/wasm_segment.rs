@@ -44,6 +44,18 @@ impl GuestSegment for Segment<Outputs> {
         self.poll_source(max_bytes)
     }
 
+    fn begin_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.begin_split(split)
+    }
+
+    fn end_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.end_split(split)
+    }
+
+    fn advance_processing_time(&mut self, now: Timestamp) -> Result<(), GuestError> {
+        self.advance_processing_time(now)
+    }
+
     fn end_input(&mut self, input: u32) -> Result<(), GuestError> {
         self.end_input(input)
     }

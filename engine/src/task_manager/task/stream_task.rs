@@ -16,7 +16,7 @@ use super::{
     times::Waiting,
 };
 use crate::{
-    base::{clock::Clock, ids::BlobDigest},
+    base::{clock::Clock, config::options, ids::BlobDigest},
     connector::{Committable, Permissions, SplitAssignment},
     graph::job_graph::{IntermediateDataSet, JobVertex},
     protocol::{
@@ -124,6 +124,8 @@ impl StreamTask {
         self.mailbox.take_messages()?;
         reporter.report(TaskState::Running);
 
+        let interval = self.info.configuration.get(&options::AUTO_WATERMARK_INTERVAL);
+        let watermark_interval = (chain.generates_watermarks() && !interval.is_zero()).then_some(interval);
         let sources = chain.sources().into_iter().map(|(place, node)| Source { place, node, phase: Phase::Ready });
         let mut task_loop = TaskLoop {
             sources: sources.collect(),
@@ -135,6 +137,8 @@ impl StreamTask {
             attempt: &self.deployment,
             sinks_flushed: Duration::ZERO,
             published: Duration::ZERO,
+            watermark_interval,
+            watermarks_due: watermark_interval.map(|interval| self.services.clock.monotonic() + interval),
             counters,
         };
         let result = task_loop.run();
@@ -297,6 +301,10 @@ struct TaskLoop<'a> {
     attempt: &'a TaskDeployment,
     sinks_flushed: Duration,
     published: Duration,
+    /// Time between two watermarks, if operators of the chain make them.
+    watermark_interval: Option<Duration>,
+    /// When they make them next, on the monotonic clock.
+    watermarks_due: Option<Duration>,
     counters: &'a TaskCounters,
 }
 
@@ -349,6 +357,10 @@ impl TaskLoop<'_> {
             self.published = now;
             self.publish();
         }
+        if self.watermarks_due.is_some_and(|due| due <= now) {
+            self.watermarks_due = self.watermark_interval.map(|interval| now + interval);
+            self.chain.advance_processing_time(self.clock.now(), self.mailbox)?;
+        }
         Ok(())
     }
 
@@ -367,7 +379,7 @@ impl TaskLoop<'_> {
         match answer.assignment {
             SplitAssignment::Split(split) => {
                 source.phase = Phase::Ready;
-                self.chain.add_split(source.place, split)
+                self.chain.add_split(source.place, split, self.mailbox)
             }
             SplitAssignment::Wait(millis) => {
                 source.phase = Phase::RequestSplitAt(self.clock.monotonic() + Duration::from_millis(millis));
@@ -429,7 +441,7 @@ impl TaskLoop<'_> {
         });
         let next_timer = self.chain.next_processing_time();
         let next_timer = next_timer.map(|at| self.clock.monotonic() + at.since(self.clock.now()));
-        let alarm = alarms.chain(next_flush).chain(next_timer).min();
+        let alarm = alarms.chain(next_flush).chain(next_timer).chain(self.watermarks_due).min();
         let timeout = alarm.map(|at| at.saturating_sub(self.clock.monotonic()));
         Ok(self.mailbox.wait(Waiting::Idle, timeout, WaitFor::Element(&self.gates))?)
     }

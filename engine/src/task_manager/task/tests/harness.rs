@@ -557,6 +557,18 @@ impl GuestSegment for TestSegment {
         }
     }
 
+    fn begin_split(&mut self, _split: u32) -> Result<(), GuestError> {
+        Ok(())
+    }
+
+    fn end_split(&mut self, _split: u32) -> Result<(), GuestError> {
+        Ok(())
+    }
+
+    fn advance_processing_time(&mut self, _now: Timestamp) -> Result<(), GuestError> {
+        Ok(())
+    }
+
     fn end_input(&mut self, input: u32) -> Result<(), GuestError> {
         self.note(Call::EndInput(input));
         Ok(())
