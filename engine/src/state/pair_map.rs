@@ -137,12 +137,17 @@ impl PairMap {
             self.chunks.remove(index);
             return;
         }
-        let chunk = Arc::make_mut(chunk);
-        chunk.drain(begin..end);
-        let left = chunk.len();
-        if let Some(next) = self.chunks.get(index + 1)
-            && left + next.len() < CHUNK_BYTES_MAX / 2
-        {
+        Arc::make_mut(chunk).drain(begin..end);
+        self.merge(index);
+        if 0 < index {
+            self.merge(index - 1);
+        }
+    }
+
+    /// Merges a chunk with the next one if they are small.
+    fn merge(&mut self, index: usize) {
+        let together = self.chunks[index..].iter().take(2).map(|chunk| chunk.len()).sum::<usize>();
+        if index + 1 < self.chunks.len() && together < CHUNK_BYTES_MAX / 2 {
             let next = self.chunks.remove(index + 1);
             Arc::make_mut(&mut self.chunks[index]).extend_from_slice(&next);
         }
