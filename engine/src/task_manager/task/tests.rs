@@ -83,12 +83,15 @@ fn metrics_count_rows_bytes_and_time() {
     assert_eq!((producer.guest_memory_bytes, consumer.guest_memory_bytes), (65_536, 0));
     assert!(0 < producer.cpu_ns && 0 < consumer.cpu_ns);
     let by_operator: Vec<_> =
-        producer.operators.iter().map(|metric| (metric.node, metric.name.as_str(), metric.value as u64)).collect();
+        producer.operators.iter().map(|metric| (metric.node, metric.name.as_str(), metric.value as i64)).collect();
     let expected = [
         (1, "numRecordsIn", 0),
         (1, "numRecordsOut", 20),
+        (1, "currentOutputWatermark", i64::MAX),
         (2, "numRecordsIn", 20),
         (2, "numRecordsOut", 40),
+        (2, "currentInputWatermark", i64::MAX),
+        (2, "currentOutputWatermark", i64::MAX),
         (2, "calls", 7),
     ];
     assert_eq!(by_operator, expected);
