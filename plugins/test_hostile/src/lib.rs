@@ -444,7 +444,8 @@ fn misbehave(at: &str, row: u32) -> Status {
         }
         "state-tiny-over-quota" => {
             for list in 0_u32.. {
-                let entries: Vec<_> = (0..1000).flat_map(|key| entry(&(list * 1000 + key).to_le_bytes(), &[b""])).collect();
+                let entries: Vec<_> =
+                    (0..1000).flat_map(|key| entry(&(list * 1000 + key).to_le_bytes(), &[b""])).collect();
                 keyed_state::put_many(VALUE, 1000, &entries);
             }
         }

@@ -599,7 +599,8 @@ impl OperatorChain {
         let (input, ((channel, watermark), _)) = inputs.clone().min_by_key(|(_, (least, _))| least.1)?;
         let greatest = inputs.map(|(_, (_, greatest))| greatest).max()?;
         let gates = self.gates.iter().enumerate();
-        let of_input = gates.filter(|(_, gate)| (gate.node, gate.input) == (node, input) && gate.first_channel <= channel);
+        let of_input =
+            gates.filter(|(_, gate)| (gate.node, gate.input) == (node, input) && gate.first_channel <= channel);
         let (gate, target) = of_input.max_by_key(|(_, gate)| gate.first_channel)?;
         let holds_back = watermark < greatest;
         holds_back.then_some(HoldingChannel { gate, channel: channel - target.first_channel, watermark })

@@ -129,8 +129,7 @@ pub fn start(
     let times = Arc::new(TaskTimes::new(services.clock.monotonic()));
     let (mailbox, sender) = Mailbox::new(services.clock.clone(), Arc::clone(&times), PEER_GONE_GRACE);
     let inputs = TaskInputs { info: Arc::clone(&info), vertex, gates: deployment.gates.clone() };
-    let shared =
-        SharedTask { sender, counters, times, clock: services.clock.clone(), inputs: Arc::new(inputs) };
+    let shared = SharedTask { sender, counters, times, clock: services.clock.clone(), inputs: Arc::new(inputs) };
     let events = Arc::clone(&services.events);
     let reporter = Reporter { attempt, events, shared: shared.clone(), terminal: false };
     // Linux shows the first 15 bytes; a name with a zero byte would be refused.
@@ -331,9 +330,10 @@ fn operator_metrics(counters: &TaskCounters) -> Vec<OperatorMetric> {
     for (node, operator) in &counters.operators {
         metrics.push(metric(*node, "numRecordsIn", operator.records_in.load(Ordering::Relaxed) as f64));
         metrics.push(metric(*node, "numRecordsOut", operator.records_out.load(Ordering::Relaxed) as f64));
-        for (name, watermark) in
-            [(CURRENT_INPUT_WATERMARK, &operator.input_watermark), (CURRENT_OUTPUT_WATERMARK, &operator.output_watermark)]
-        {
+        for (name, watermark) in [
+            (CURRENT_INPUT_WATERMARK, &operator.input_watermark),
+            (CURRENT_OUTPUT_WATERMARK, &operator.output_watermark),
+        ] {
             let watermark = known(watermark.load(Ordering::Relaxed));
             metrics.extend(watermark.map(|watermark| metric(*node, name, watermark as f64)));
         }

@@ -296,7 +296,8 @@ fn state_and_timers_are_refused_where_they_are_forbidden() {
     for act in ["state", "state-read", "timers", "time"] {
         let planned = plugin().plan(&args(&["plan", act]), &patient()).unwrap_err();
         let described = {
-            let mut instance = plugin().instantiate(patient(), 0, CancelFlag::default(), Box::<Recorder>::default()).unwrap();
+            let mut instance =
+                plugin().instantiate(patient(), 0, CancelFlag::default(), Box::<Recorder>::default()).unwrap();
             instance.plan(&args(&["describe", act])).unwrap();
             instance.describe().unwrap_err()
         };
@@ -368,7 +369,10 @@ fn a_loop_of_long_lists_ends() {
 #[test]
 fn malformed_entries_are_refused() {
     let check = |act: &str, message: &str| check(act, GuestFailure::BadBatch, message);
-    check("state-cut", "state \"value\" of operator \"hostile 1\": the list of 1 entries ends in the middle of the 1th");
+    check(
+        "state-cut",
+        "state \"value\" of operator \"hostile 1\": the list of 1 entries ends in the middle of the 1th",
+    );
     check("state-long-length", "ends in the middle of the 1th");
     check("state-wrong-count", "the list of 4294967295 entries ends in the middle of the 2th");
     check("state-bad-elements", "the elements of a list are not well formed");
