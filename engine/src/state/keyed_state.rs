@@ -18,6 +18,10 @@ use crate::base::{
 
 /// Entries between two questions whether to go on.
 const ENTRIES_PER_CHECK: u32 = 1 << 16;
+/// Entries that are made ready together.
+const LOOK_AHEAD: u32 = 32;
+/// Entries of a call below which that does not pay.
+const LOOK_AHEAD_MIN: u32 = 4;
 /// Timers and bytes of timers that are fired by one call.
 const FIRED_TIMERS_MAX: u32 = 4096;
 const FIRED_BYTES_MAX: usize = 1 << 20;
@@ -116,6 +120,13 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
+/// What follows key and namespace in a list of entries.
+#[derive(Clone, Copy)]
+struct Entries {
+    has_map_key: bool,
+    has_value: bool,
+}
+
 /// Checks from time to time whether to go on with a long list.
 struct Progress<'a> {
     count: u32,
@@ -163,7 +174,12 @@ impl KeyedState {
     }
 
     /// Place of a state that holds what `is_right` accepts.
-    fn state(&self, state: u32, call: &str, is_right: fn(StateShape) -> bool) -> Result<(usize, StateShape), StateError> {
+    fn state(
+        &self,
+        state: u32,
+        call: &str,
+        is_right: fn(StateShape) -> bool,
+    ) -> Result<(usize, StateShape), StateError> {
         let index = state as usize;
         let Some(descriptor) = self.context.states.get(index) else {
             let states = self.context.states.len();
@@ -208,6 +224,38 @@ impl KeyedState {
         })
     }
 
+    /// Has the next entries made ready, if their turn has come. Whether they are well
+    /// formed turns out when they are read.
+    #[inline]
+    fn look_ahead(&self, state: usize, progress: &Progress<'_>, reader: Reader<'_>, entries: Entries) {
+        if progress.done % LOOK_AHEAD == 1 && LOOK_AHEAD_MIN <= progress.count {
+            self.prefetch(state, reader, entries);
+        }
+    }
+
+    fn prefetch(&self, state: usize, mut reader: Reader<'_>, entries: Entries) {
+        let mut scopes = [Scope { state, key_group: 0, key: &[], namespace: &[] }; LOOK_AHEAD as usize];
+        let mut count = 0;
+        for scope in &mut scopes {
+            let Ok(Ok(next)) = self.scope(state, &mut reader) else { break };
+            *scope = next;
+            count += 1;
+            let skipped = (|| {
+                if entries.has_map_key {
+                    reader.bytes()?;
+                }
+                if entries.has_value {
+                    reader.optional()?;
+                }
+                Ok::<_, Cut>(())
+            })();
+            if skipped.is_err() {
+                break;
+            }
+        }
+        self.backend.prefetch(&scopes[..count]);
+    }
+
     /// Nothing may follow the last entry.
     fn check_end(&self, state: usize, progress: &Progress<'_>, reader: Reader<'_>) -> Result<(), StateError> {
         if reader.0.is_empty() {
@@ -222,7 +270,8 @@ impl KeyedState {
         if out.len() <= limit {
             return Ok(());
         }
-        let what = format_args!("one call asked for more than {limit} bytes (sandbox.memory.max): ask for less at once");
+        let what =
+            format_args!("one call asked for more than {limit} bytes (sandbox.memory.max): ask for less at once");
         Err(self.error(StateFailure::ResultLimit, state, None, what))
     }
 
@@ -243,7 +292,8 @@ impl KeyedState {
         if bytes <= limit {
             return Ok(());
         }
-        let what = format_args!("the value has {bytes} bytes, the limit is {limit}: raise state.value.bytes-max or keep less");
+        let what =
+            format_args!("the value has {bytes} bytes, the limit is {limit}: raise state.value.bytes-max or keep less");
         Err(self.error(StateFailure::ValueLimit, scope.state, Some(scope.key), what))
     }
 
@@ -260,7 +310,9 @@ impl KeyedState {
         }
         let what = match (shape, least) {
             (StateShape::List, 0) => "the elements of a list are not well formed",
-            (StateShape::List, _) => "the elements of a list are not well formed, or do not begin with their end of life",
+            (StateShape::List, _) => {
+                "the elements of a list are not well formed, or do not begin with their end of life"
+            }
             _ => "a value does not begin with its end of life",
         };
         Err(self.error(StateFailure::BadList, scope.state, Some(scope.key), format_args!("{what}")))
@@ -285,10 +337,12 @@ impl KeyedState {
     ) -> Result<Vec<u8>, StateError> {
         let (state, shape) = self.state(state, "get-many", |_| true)?;
         let has_time_to_live = self.context.states[state].has_time_to_live;
+        let layout = Entries { has_map_key: shape == StateShape::Map, has_value: false };
         let mut reader = Reader(entries);
         let mut progress = Progress::new(count, go_on);
         let mut out = Vec::new();
         while progress.next()? {
+            self.look_ahead(state, &progress, reader, layout);
             let scope = self.scope(state, &mut reader).map_err(|Cut| self.cut(state, &progress))??;
             let at = out.len();
             out.extend_from_slice(&ABSENT.to_le_bytes());
@@ -303,7 +357,9 @@ impl KeyedState {
             if found && has_time_to_live {
                 if shape == StateShape::List {
                     let list = out.split_off(begin);
-                    elements(&list).filter(|element| !has_ended(element, now.0)).for_each(|element| write(&mut out, element));
+                    elements(&list)
+                        .filter(|element| !has_ended(element, now.0))
+                        .for_each(|element| write(&mut out, element));
                     found = begin < out.len();
                 } else if has_ended(&out[begin..], now.0) {
                     out.truncate(begin);
@@ -334,9 +390,11 @@ impl KeyedState {
     ) -> Result<(), StateError> {
         let (state, shape) = self.state(state, "put-many", |_| true)?;
         let has_time_to_live = self.context.states[state].has_time_to_live;
+        let layout = Entries { has_map_key: shape == StateShape::Map, has_value: true };
         let mut reader = Reader(entries);
         let mut progress = Progress::new(count, go_on);
         while progress.next()? {
+            self.look_ahead(state, &progress, reader, layout);
             let scope = self.scope(state, &mut reader).map_err(|Cut| self.cut(state, &progress))??;
             let map_key = if shape == StateShape::Map { reader.bytes() } else { Ok(&[][..]) };
             let value = map_key.and_then(|map_key| Ok((map_key, reader.optional()?)));
@@ -372,9 +430,11 @@ impl KeyedState {
     ) -> Result<(), StateError> {
         let (state, shape) = self.state(state, "append-many", |shape| shape == StateShape::List)?;
         let has_time_to_live = self.context.states[state].has_time_to_live;
+        let layout = Entries { has_map_key: false, has_value: true };
         let mut reader = Reader(entries);
         let mut progress = Progress::new(count, go_on);
         while progress.next()? {
+            self.look_ahead(state, &progress, reader, layout);
             let scope = self.scope(state, &mut reader).map_err(|Cut| self.cut(state, &progress))??;
             let more = reader.bytes().map_err(|Cut| self.cut(state, &progress))?;
             self.check_layout(scope, shape, more)?;
@@ -402,9 +462,11 @@ impl KeyedState {
         go_on: &dyn Fn() -> bool,
     ) -> Result<(), StateError> {
         let (state, _) = self.state(state, "clear-many", |shape| shape == StateShape::Map)?;
+        let layout = Entries { has_map_key: false, has_value: false };
         let mut reader = Reader(entries);
         let mut progress = Progress::new(count, go_on);
         while progress.next()? {
+            self.look_ahead(state, &progress, reader, layout);
             let scope = self.scope(state, &mut reader).map_err(|Cut| self.cut(state, &progress))??;
             self.backend.delete(scope);
         }
@@ -425,10 +487,12 @@ impl KeyedState {
         go_on: &dyn Fn() -> bool,
     ) -> Result<Vec<u8>, StateError> {
         let (state, _) = self.state(state, "load-maps", |shape| shape == StateShape::Map)?;
+        let layout = Entries { has_map_key: false, has_value: false };
         let mut reader = Reader(entries);
         let mut progress = Progress::new(count, go_on);
         let mut out = Vec::new();
         while progress.next()? {
+            self.look_ahead(state, &progress, reader, layout);
             let scope = self.scope(state, &mut reader).map_err(|Cut| self.cut(state, &progress))??;
             let at = out.len();
             out.extend_from_slice(&ABSENT.to_le_bytes());

@@ -56,6 +56,12 @@ impl MapTable {
         self.index.find(spread(hash), |entry| entry.is(hash, key, namespace)).map(|entry| &*entry.map)
     }
 
+    /// A map with this hash: a look at the index alone.
+    pub(super) fn probe(&self, hash: u32) -> Option<&PairMap> {
+        let entry = self.index.iter_hash(spread(hash)).find(|entry| entry.hash == hash)?;
+        Some(&entry.map)
+    }
+
     /// Changes a map, which exists afterwards if it has pairs.
     fn change(&mut self, hash: u32, key: &[u8], namespace: &[u8], change: impl FnOnce(&mut PairMap)) {
         let index = Arc::make_mut(&mut self.index);

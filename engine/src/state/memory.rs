@@ -1,17 +1,23 @@
 //! State in memory: a table for each key group and state.
 
-use std::{hash::{BuildHasher as _, Hasher as _}, ops::RangeInclusive};
+use std::{
+    hash::{BuildHasher as _, Hasher as _},
+    ops::RangeInclusive,
+};
 
 use super::{
     KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, Scope, StateDescriptor, StateShape,
     entries::{self, elements},
     has_ended,
     map_table::MapTable,
-    value_table::{CleanUp, Room, ValueTable},
+    pair_map::PairMap,
+    value_table::{CleanUp, Place, Room, ValueTable},
 };
 
 /// Places of an index that the clean-up looks at on each write.
 const CLEAN_UP_BUCKETS: usize = 2;
+/// Entries that are fetched at a time.
+const PREFETCHED_MAX: usize = 32;
 
 #[derive(Clone)]
 enum Table {
@@ -41,6 +47,14 @@ impl Table {
             Self::Maps(table) => table.pairs() as u64,
         }
     }
+}
+
+/// What a look at an index found.
+#[derive(Clone, Copy)]
+enum Candidate<'a> {
+    None,
+    Value(&'a ValueTable, Place),
+    Map(&'a PairMap),
 }
 
 const WRONG_SHAPE: &str = "the shape of the state was checked";
@@ -126,6 +140,31 @@ impl MemoryStateBackend {
 }
 
 impl KeyedStateBackend for MemoryStateBackend {
+    fn prefetch(&self, scopes: &[Scope<'_>]) {
+        // Each loop waits for memory in many places at once; without them, the calls
+        // that follow would wait for one after the other.
+        let mut seen = 0;
+        for scopes in scopes.chunks(PREFETCHED_MAX) {
+            let mut found = [Candidate::None; PREFETCHED_MAX];
+            for (candidate, scope) in found.iter_mut().zip(scopes) {
+                *candidate = match self.table(scope.state, scope.key_group) {
+                    Table::Values(table) => {
+                        table.probe(self.hash(*scope)).map_or(Candidate::None, |place| Candidate::Value(table, place))
+                    }
+                    Table::Maps(table) => table.probe(self.hash(*scope)).map_or(Candidate::None, Candidate::Map),
+                };
+            }
+            for candidate in found {
+                seen ^= match candidate {
+                    Candidate::None => 0,
+                    Candidate::Value(table, place) => table.touch(place),
+                    Candidate::Map(map) => map.touch(),
+                };
+            }
+        }
+        std::hint::black_box(seen);
+    }
+
     fn get(&self, scope: Scope<'_>, out: &mut Vec<u8>) -> bool {
         let value = self.values(scope).get(self.hash(scope), scope.key, scope.namespace);
         out.extend_from_slice(value.unwrap_or_default());
@@ -180,7 +219,7 @@ impl KeyedStateBackend for MemoryStateBackend {
 
     fn map_bytes(&self, scope: Scope<'_>) -> usize {
         let map = self.maps(scope).get(self.hash(scope), scope.key, scope.namespace);
-        map.map_or(0, super::pair_map::PairMap::bytes)
+        map.map_or(0, PairMap::bytes)
     }
 
     fn clean_up(&mut self, state: usize, key_group: u32, now: i64) {
@@ -189,9 +228,14 @@ impl KeyedStateBackend for MemoryStateBackend {
             Table::Values(table) if shape == StateShape::List => {
                 table.clean_up(CLEAN_UP_BUCKETS, |list| clean_up_list(list, now));
             }
-            Table::Values(table) => table.clean_up(CLEAN_UP_BUCKETS, |value| {
-                if has_ended(value, now) { CleanUp::Delete } else { CleanUp::Keep }
-            }),
+            Table::Values(table) => {
+                table.clean_up(
+                    CLEAN_UP_BUCKETS,
+                    |value| {
+                        if has_ended(value, now) { CleanUp::Delete } else { CleanUp::Keep }
+                    },
+                )
+            }
             Table::Maps(table) => table.clean_up(CLEAN_UP_BUCKETS, |value| has_ended(value, now)),
         });
     }

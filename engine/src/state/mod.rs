@@ -70,6 +70,9 @@ pub struct Scope<'a> {
 /// Keeps the state of the key groups of one subtask. Nothing in here fails: what is
 /// too much is refused before it gets here.
 pub trait KeyedStateBackend {
+    /// Tells which entries will be asked for next, so that they are at hand.
+    fn prefetch(&self, scopes: &[Scope<'_>]);
+
     /// Appends the value, or the list's elements, to `out`. Returns false if there is none.
     fn get(&self, scope: Scope<'_>, out: &mut Vec<u8>) -> bool;
 

@@ -63,6 +63,12 @@ impl PairMap {
         self.bytes
     }
 
+    /// Reads a little of the map's ends, so that the processor fetches them.
+    pub(super) fn touch(&self) -> u8 {
+        let of = |chunk: Option<&Arc<Vec<u8>>>| chunk.and_then(|chunk| chunk.last().copied()).unwrap_or(0);
+        of(self.chunks.first()) ^ of(self.chunks.last())
+    }
+
     /// The chunk that has the map key if there is one.
     fn chunk(&self, map_key: &[u8]) -> usize {
         let above = self.chunks.partition_point(|chunk| take(&mut chunk.as_slice()) <= map_key);
@@ -137,12 +143,17 @@ impl PairMap {
             self.chunks.remove(index);
             return;
         }
-        let chunk = Arc::make_mut(chunk);
-        chunk.drain(begin..end);
-        let left = chunk.len();
-        if let Some(next) = self.chunks.get(index + 1)
-            && left + next.len() < CHUNK_BYTES_MAX / 2
-        {
+        Arc::make_mut(chunk).drain(begin..end);
+        self.merge(index);
+        if 0 < index {
+            self.merge(index - 1);
+        }
+    }
+
+    /// Merges a chunk with the next one if they are small.
+    fn merge(&mut self, index: usize) {
+        let together = self.chunks[index..].iter().take(2).map(|chunk| chunk.len()).sum::<usize>();
+        if index + 1 < self.chunks.len() && together < CHUNK_BYTES_MAX / 2 {
             let next = self.chunks.remove(index + 1);
             Arc::make_mut(&mut self.chunks[index]).extend_from_slice(&next);
         }

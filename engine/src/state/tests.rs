@@ -409,7 +409,8 @@ fn timers_fire_as_flinks() {
 
         let mut left = Vec::new();
         for (domain, queue) in state.queues() {
-            queue.visit(|timestamp, key, _| left.push(format!("{domain} {} {timestamp}", String::from_utf8_lossy(key))));
+            queue
+                .visit(|timestamp, key, _| left.push(format!("{domain} {} {timestamp}", String::from_utf8_lossy(key))));
         }
         let expected: Vec<_> = texts("left").iter().map(three_words).collect();
         if expected.iter().any(|text| text.starts_with("processing timer discarded")) {
@@ -513,7 +514,8 @@ fn quotas_are_kept_and_their_messages_say_where_and_what_to_do() {
     assert_eq!(state.usage().event_time_timers, 1001);
 
     let mut state = KeyedState::new(context());
-    let result = (0..).find_map(|number| state.register_timers(1, &timer(1, &"k".repeat(9000), "", number), &go_on).err());
+    let result =
+        (0..).find_map(|number| state.register_timers(1, &timer(1, &"k".repeat(9000), "", number), &go_on).err());
     refused(Err::<(), _>(result.unwrap()), StateFailure::StateLimit, &["timers of operator", "state.bytes-max"]);
 
     let not_keyed = KeyedStateContext { is_keyed: false, ..context() };

@@ -1,7 +1,7 @@
 //! A log-structured table of byte values: one key group of one state.
 //!
-//! Records lie one behind the other in segments; an index of addresses, by the
-//! hash of key and namespace, finds them, so that an entry costs 16 bytes of header
+//! Records lie one behind the other in segments; an index of places, by the hash of
+//! key and namespace, finds them, so that an entry costs 16 bytes of header
 //! and 10 to 20 of index. A value of equal length is overwritten where it
 //! stands; otherwise a new record is appended and the old one is garbage, which
 //! moving what is left of the emptiest segment gets rid of.
@@ -93,15 +93,48 @@ impl<'a> Record<'a> {
     }
 }
 
+/// Where a record begins, behind the 24 highest bits of its hash: neither a search
+/// that fails nor a growing index looks at records.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(super) struct Place(u64);
+
+/// Bits of the byte in a segment, and of the segment.
+const PLACE_BITS: u32 = 20;
+
+impl Place {
+    fn new(hash: u32, segment: usize, offset: usize) -> Self {
+        assert!(segment < 1 << PLACE_BITS && offset < 1 << PLACE_BITS, "a key group has a state of less than 256 GiB");
+        Self(u64::from(hash >> 8) << (2 * PLACE_BITS) | (segment as u64) << PLACE_BITS | offset as u64)
+    }
+
+    fn segment(self) -> usize {
+        (self.0 >> PLACE_BITS) as usize & ((1 << PLACE_BITS) - 1)
+    }
+
+    fn offset(self) -> usize {
+        self.0 as usize & ((1 << PLACE_BITS) - 1)
+    }
+
+    fn has_hash(self, hash: u32) -> bool {
+        self.0 >> (2 * PLACE_BITS) == u64::from(hash >> 8)
+    }
+
+    fn spread(self) -> u64 {
+        (self.0 >> (2 * PLACE_BITS)).wrapping_mul(SPREAD)
+    }
+}
+
 /// Spreads the bits of a hash: the index looks at the highest and the lowest.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 fn spread(hash: u32) -> u64 {
-    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    u64::from(hash >> 8).wrapping_mul(SPREAD)
 }
 
 /// See the module.
 #[derive(Clone)]
 pub(super) struct ValueTable {
-    index: Arc<HashTable<u64>>,
+    index: Arc<HashTable<Place>>,
     segments: Vec<Segment>,
     /// Segments that hold nothing.
     free: Vec<usize>,
@@ -139,34 +172,41 @@ impl ValueTable {
         self.live_bytes + self.len() * INDEX_BYTES
     }
 
-    fn record(&self, address: u64) -> Record<'_> {
-        let (segment, offset) = split(address);
-        Record::at(&self.segments[segment].bytes[offset..])
+    fn record(&self, place: Place) -> Record<'_> {
+        Record::at(&self.segments[place.segment()].bytes[place.offset()..])
     }
 
-    fn find(&self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<u64> {
-        let is_same = |address: &u64| {
-            let (segment, offset) = split(*address);
-            let bytes = &self.segments[segment].bytes[offset..];
-            if word(bytes, 0) != hash {
-                return false;
+    fn find(&self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<Place> {
+        let is_same = |place: &Place| {
+            place.has_hash(hash) && {
+                let record = self.record(*place);
+                record.key == key && record.namespace == namespace
             }
-            let record = Record::at(bytes);
-            record.key == key && record.namespace == namespace
         };
         self.index.find(spread(hash), is_same).copied()
     }
 
+    /// Where a record with this hash may be: a look at the index alone.
+    pub(super) fn probe(&self, hash: u32) -> Option<Place> {
+        self.index.iter_hash(spread(hash)).find(|place| place.has_hash(hash)).copied()
+    }
+
+    /// Reads a little of a record, so that the processor fetches it.
+    pub(super) fn touch(&self, place: Place) -> u8 {
+        let record = &self.segments[place.segment()].bytes[place.offset()..];
+        record[0] ^ record[record.len().min(64) - 1]
+    }
+
     pub(super) fn get(&self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<&[u8]> {
-        self.find(hash, key, namespace).map(|address| self.record(address).value)
+        self.find(hash, key, namespace).map(|place| self.record(place).value)
     }
 
     pub(super) fn put(&mut self, hash: u32, key: &[u8], namespace: &[u8], value: &[u8]) {
         match self.find(hash, key, namespace) {
-            None => self.insert(hash, key, namespace, &[value]),
-            Some(address) => {
-                if !self.overwrite(address, value) {
-                    self.replace(address, hash, key, namespace, &[value]);
+            None => self.insert(hash, key, namespace, value),
+            Some(place) => {
+                if !self.overwrite(place, value) {
+                    self.replace(place, hash, key, namespace, value);
                 }
             }
         }
@@ -174,34 +214,33 @@ impl ValueTable {
 
     /// Appends to a value.
     pub(super) fn append(&mut self, hash: u32, key: &[u8], namespace: &[u8], more: &[u8]) {
-        let Some(address) = self.find(hash, key, namespace) else {
-            return self.insert(hash, key, namespace, &[more]);
+        let Some(place) = self.find(hash, key, namespace) else {
+            return self.insert(hash, key, namespace, more);
         };
-        if !self.extend(address, more) {
-            let (segment, offset) = split(address);
-            let old = Arc::clone(&self.segments[segment].bytes);
-            self.replace(address, hash, key, namespace, &[Record::at(&old[offset..]).value, more]);
+        if !self.extend(place, more) {
+            let value = [self.record(place).value, more].concat();
+            self.replace(place, hash, key, namespace, &value);
         }
     }
 
     pub(super) fn delete(&mut self, hash: u32, key: &[u8], namespace: &[u8]) {
-        if let Some(address) = self.find(hash, key, namespace) {
-            self.remove(address, hash);
+        if let Some(place) = self.find(hash, key, namespace) {
+            self.remove(place, hash);
         }
     }
 
-    fn remove(&mut self, address: u64, hash: u32) {
-        let found = Arc::make_mut(&mut self.index).find_entry(spread(hash), |other| *other == address);
+    fn remove(&mut self, place: Place, hash: u32) {
+        let found = Arc::make_mut(&mut self.index).find_entry(spread(hash), |other| *other == place);
         if let Ok(entry) = found {
             entry.remove();
         }
-        self.discard(address);
+        self.discard(place);
         self.compact_if_due();
     }
 
     /// Writes a value over one that takes as much room, if nobody else holds the segment.
-    fn overwrite(&mut self, address: u64, value: &[u8]) -> bool {
-        let (segment, offset) = split(address);
+    fn overwrite(&mut self, place: Place, value: &[u8]) -> bool {
+        let (segment, offset) = (place.segment(), place.offset());
         let room = self.room;
         let Some(bytes) = Arc::get_mut(&mut self.segments[segment].bytes) else { return false };
         let record = &mut bytes[offset..];
@@ -217,8 +256,8 @@ impl ValueTable {
     }
 
     /// Writes behind a value, if there is room and nobody else holds the segment.
-    fn extend(&mut self, address: u64, more: &[u8]) -> bool {
-        let (segment, offset) = split(address);
+    fn extend(&mut self, place: Place, more: &[u8]) -> bool {
+        let (segment, offset) = (place.segment(), place.offset());
         let room = self.room;
         let Some(bytes) = Arc::get_mut(&mut self.segments[segment].bytes) else { return false };
         let record = &mut bytes[offset..];
@@ -231,60 +270,52 @@ impl ValueTable {
         true
     }
 
-    fn insert(&mut self, hash: u32, key: &[u8], namespace: &[u8], value: &[&[u8]]) {
-        let address = self.write(hash, key, namespace, value);
-        let segments = &self.segments;
-        let rehash = |address: &u64| {
-            let (segment, offset) = split(*address);
-            spread(word(&segments[segment].bytes[offset..], 0))
-        };
-        Arc::make_mut(&mut self.index).insert_unique(spread(hash), address, rehash);
+    fn insert(&mut self, hash: u32, key: &[u8], namespace: &[u8], value: &[u8]) {
+        let place = self.write(hash, key, namespace, value);
+        Arc::make_mut(&mut self.index).insert_unique(spread(hash), place, |place| place.spread());
     }
 
-    fn replace(&mut self, old: u64, hash: u32, key: &[u8], namespace: &[u8], value: &[&[u8]]) {
-        let address = self.write(hash, key, namespace, value);
-        self.point(hash, old, address);
+    fn replace(&mut self, old: Place, hash: u32, key: &[u8], namespace: &[u8], value: &[u8]) {
+        let place = self.write(hash, key, namespace, value);
+        self.point(hash, old, place);
         self.discard(old);
         self.compact_if_due();
     }
 
-    fn point(&mut self, hash: u32, from: u64, to: u64) {
-        let entry = Arc::make_mut(&mut self.index).find_mut(spread(hash), |address| *address == from);
+    fn point(&mut self, hash: u32, from: Place, to: Place) {
+        let entry = Arc::make_mut(&mut self.index).find_mut(spread(hash), |place| *place == from);
         *entry.expect("the record was found by the index") = to;
     }
 
     /// Counts a record as garbage that the index does not know any more.
-    fn discard(&mut self, address: u64) {
-        let Record { key, namespace, value, .. } = self.record(address);
+    fn discard(&mut self, place: Place) {
+        let Record { key, namespace, value, .. } = self.record(place);
         let bytes = self.room.record_bytes(key.len(), namespace.len(), value.len());
-        self.segments[split(address).0].garbage += bytes;
+        self.segments[place.segment()].garbage += bytes;
         self.live_bytes -= bytes;
     }
 
-    /// Writes a record whose value comes in parts.
-    fn write(&mut self, hash: u32, key: &[u8], namespace: &[u8], value: &[&[u8]]) -> u64 {
-        let value_bytes: usize = value.iter().map(|part| part.len()).sum();
-        let record_bytes = self.room.record_bytes(key.len(), namespace.len(), value_bytes);
+    fn write(&mut self, hash: u32, key: &[u8], namespace: &[u8], value: &[u8]) -> Place {
+        let record_bytes = self.room.record_bytes(key.len(), namespace.len(), value.len());
         let (segment, bytes) = self.reserve(record_bytes);
         let offset = bytes.len();
-        for number in [hash, length(key.len()), length(namespace.len()), length(value_bytes)] {
+        for number in [hash, length(key.len()), length(namespace.len()), length(value.len())] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.extend_from_slice(key);
         bytes.extend_from_slice(namespace);
-        value.iter().for_each(|part| bytes.extend_from_slice(part));
+        bytes.extend_from_slice(value);
         bytes.resize(offset + record_bytes, 0);
         self.live_bytes += record_bytes;
         self.log_bytes += record_bytes;
-        join(segment, offset)
+        Place::new(hash, segment, offset)
     }
 
     /// A segment with room for so many bytes that nobody else holds.
     fn reserve(&mut self, bytes: usize) -> (usize, &mut Vec<u8>) {
         let fits = |segment: &mut Segment| {
             let filled = segment.bytes.len();
-            filled + bytes <= SEGMENT_BYTES
-                && (filled < COPIED_BYTES_MAX || Arc::get_mut(&mut segment.bytes).is_some())
+            filled + bytes <= SEGMENT_BYTES && (filled < COPIED_BYTES_MAX || Arc::get_mut(&mut segment.bytes).is_some())
         };
         if !self.segments.get_mut(self.active).is_some_and(fits) {
             self.active = self.free.pop().unwrap_or_else(|| {
@@ -317,18 +348,20 @@ impl ValueTable {
             self.active = NO_SEGMENT;
         }
         let bytes = Arc::clone(&self.segments[victim].bytes);
+        let mut shared_index = std::mem::take(&mut self.index);
+        let index = Arc::make_mut(&mut shared_index);
         let mut offset = 0;
         while offset < bytes.len() {
             let Record { hash, key, namespace, value } = Record::at(&bytes[offset..]);
             let record_bytes = self.room.record_bytes(key.len(), namespace.len(), value.len());
-            let address = join(victim, offset);
-            if self.index.find(spread(hash), |other| *other == address).is_some() {
-                let moved = self.write(hash, key, namespace, &[value]);
+            let place = Place::new(hash, victim, offset);
+            if let Some(entry) = index.find_mut(spread(hash), |other| *other == place) {
+                *entry = self.write(hash, key, namespace, value);
                 self.live_bytes -= record_bytes;
-                self.point(hash, address, moved);
             }
             offset += record_bytes;
         }
+        self.index = shared_index;
         self.log_bytes -= bytes.len();
         self.segments[victim] = Segment::default();
         self.free.push(victim);
@@ -345,39 +378,32 @@ impl ValueTable {
             if self.index.num_buckets() <= self.clean_up_at {
                 self.clean_up_at = 0;
             }
-            let address = self.index.get_bucket(self.clean_up_at).copied();
+            let place = self.index.get_bucket(self.clean_up_at).copied();
             self.clean_up_at += 1;
-            let Some(address) = address else { continue };
-            let (segment, offset) = split(address);
-            let bytes = Arc::clone(&self.segments[segment].bytes);
-            let Record { hash, key, namespace, value } = Record::at(&bytes[offset..]);
-            self.clean_up_debt += value.len() / CLEAN_UP_BYTES;
+            let Some(place) = place else { continue };
+            let Record { hash, value, .. } = self.record(place);
+            let (verdict, value_bytes) = (judge(value), value.len());
+            self.clean_up_debt += value_bytes / CLEAN_UP_BYTES;
             if Arc::get_mut(&mut self.index).is_none() {
                 return;
             }
-            match judge(value) {
+            match verdict {
                 CleanUp::Keep => {}
-                CleanUp::Delete => self.remove(address, hash),
-                CleanUp::Replace(value) => self.replace(address, hash, key, namespace, &[&value]),
+                CleanUp::Delete => self.remove(place, hash),
+                CleanUp::Replace(value) => {
+                    let Record { key, namespace, .. } = self.record(place);
+                    let (key, namespace) = (key.to_vec(), namespace.to_vec());
+                    self.replace(place, hash, &key, &namespace, &value);
+                }
             }
         }
     }
 
     /// Key, namespace and value of all entries.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8], &[u8])> {
-        self.index.iter().map(|address| {
-            let record = self.record(*address);
+        self.index.iter().map(|place| {
+            let record = self.record(*place);
             (record.key, record.namespace, record.value)
         })
     }
-}
-
-/// Segment and byte of an address.
-#[expect(clippy::cast_possible_truncation, reason = "each half has 32 bits")]
-fn split(address: u64) -> (usize, usize) {
-    ((address >> 32) as usize, address as u32 as usize)
-}
-
-fn join(segment: usize, offset: usize) -> u64 {
-    (segment as u64) << 32 | offset as u64
 }

@@ -18,6 +18,7 @@ use super::{
     OperatorError, Origin, Outputs, PlannedKind, PlannedNode, RowErrorPolicy, RowErrors, SharedPlugin, TaskContext,
     TaskCounters,
     event_time::{self, EventTime},
+    metrics::{HoldingChannel, StateCounters},
     row_errors::SharedReader,
 };
 use crate::{
@@ -589,16 +590,37 @@ impl OperatorChain {
         let mut bytes = 0;
         let mut dropped_log_lines = 0;
         let mut metrics = Vec::new();
+        *self.counters.held_back_by.lock().expect("readers only copy") = self.held_back_by();
         for node in &self.nodes {
+            node.counters.input_watermark.store(node.combined.watermark().0, Ordering::Relaxed);
             if let NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) = &node.kind {
                 bytes += segment.memory_bytes() as u64;
                 dropped_log_lines += segment.dropped_log_lines();
                 metrics.extend(segment.metrics());
+                if let Some(state) = node.counters.state.get() {
+                    state.publish(&segment.state_usage());
+                }
             }
         }
         self.counters.guest_memory_bytes.store(bytes, Ordering::Relaxed);
         self.counters.log_lines_dropped.store(dropped_log_lines, Ordering::Relaxed);
         *self.counters.guest_metrics.lock().expect("readers only copy") = metrics;
+    }
+
+    /// The channel of a gate that holds the watermark of its operator back.
+    fn held_back_by(&self) -> Option<HoldingChannel> {
+        // The operators behind the gates of one task are one, but for unions of sinks.
+        let node = self.gates.first()?.node;
+        let inputs = self.nodes[node].inputs.iter().enumerate();
+        let inputs = inputs.filter_map(|(input, of)| Some((input, of.valve.least_and_greatest()?)));
+        let (input, ((channel, watermark), _)) = inputs.clone().min_by_key(|(_, (least, _))| least.1)?;
+        let greatest = inputs.map(|(_, (_, greatest))| greatest).max()?;
+        let gates = self.gates.iter().enumerate();
+        let of_input =
+            gates.filter(|(_, gate)| (gate.node, gate.input) == (node, input) && gate.first_channel <= channel);
+        let (gate, target) = of_input.max_by_key(|(_, gate)| gate.first_channel)?;
+        let holds_back = watermark < greatest;
+        holds_back.then_some(HoldingChannel { gate, channel: channel - target.first_channel, watermark })
     }
 
     pub(super) fn guest_failed(&self, error: GuestError, input: Option<u32>) -> OperatorError {
@@ -665,6 +687,10 @@ impl Opener<'_> {
             });
             local.collect::<Rc<[_]>>()
         });
+        let counters = self.setup.counters.operator(operator.node.id);
+        if operator.node.key_type.is_some() {
+            counters.state.get_or_init(StateCounters::default);
+        }
         Ok(ChainNode {
             kind,
             inputs: planned.inputs.iter().map(input).collect(),
@@ -672,7 +698,7 @@ impl Opener<'_> {
             ended: false,
             event_time: EventTime::new(planned.operators.iter().map(|index| &vertex.operators[*index].node)),
             locals: locals.collect(),
-            counters: self.setup.counters.operator(operator.node.id),
+            counters,
         })
     }
 

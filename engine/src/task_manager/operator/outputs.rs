@@ -167,6 +167,7 @@ impl Outputs {
             return;
         }
         exit.watermark = watermark;
+        exit.counters.output_watermark.store(watermark.0, Ordering::Relaxed);
         self.send(output, &StreamElement::Watermark(watermark));
     }
 

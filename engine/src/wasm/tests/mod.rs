@@ -123,10 +123,21 @@ fn open(
     limits: &SandboxLimits,
     cancel: CancelFlag,
 ) -> Result<Segment<Recorder>, GuestError> {
+    open_in(plugin, &context(), words, limits, cancel)
+}
+
+/// The same at a place of its own.
+fn open_in(
+    plugin: &Arc<CompiledPlugin>,
+    context: &SegmentContext,
+    words: &[&str],
+    limits: &SandboxLimits,
+    cancel: CancelFlag,
+) -> Result<Segment<Recorder>, GuestError> {
     // The graph does not depend on the attack, so it is planned without one.
     let graph_digest = graph_digest(&plugin.plan(&[], &patient())?);
     let replay = Replay { args: args(words), graph_digest };
-    Segment::open(plugin, &replay, &context(), limits.clone(), cancel, Recorder::default())
+    Segment::open(plugin, &replay, context, limits.clone(), cancel, Recorder::default())
 }
 
 fn batch(rows: u32) -> RecordBatch {
