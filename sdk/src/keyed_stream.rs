@@ -4,15 +4,17 @@ use std::{marker::PhantomData, ops::Deref, rc::Rc};
 
 use crate::{
     bindings::engine::plugin::graph::{StateDeclaration, StateKind},
+    collector::Collector,
     data_stream::DataStream,
+    error::Outcome,
     graph::state,
     key::KeySelector,
     operator::{
-        AggregateFold, AggregateFunction, AtEnd, Count, Fold, Function, KeyedFunctionFactory, KeyedReduce, MaxOf, MinOf,
-        Number, ReduceAtEnd, Running, SumOf, VALUE,
+        AggregateFold, AggregateFunction, AtEnd, Count, FlatMapWithState, Fold, Function, Keyed, KeyedFunctionFactory,
+        KeyedProcess, KeyedProcessFunction, KeyedReduce, MaxOf, MinOf, Number, ReduceAtEnd, Running, SumOf, VALUE,
     },
     record::{Key, Owned, Pair, Record},
-    state::StateBackend,
+    state::{StateBackend, States},
 };
 
 /// A stream whose records are dealt to subtasks by their key.
@@ -129,6 +131,63 @@ where
     pub fn aggregate<A: AggregateFunction<T>>(&self, function: A) -> DataStream<Pair<K, A::Output>> {
         let function = Rc::new(function);
         self.running("Keyed Aggregate", move || AggregateFold(function.clone()))
+    }
+
+    /// Processes the records of each key with state and timers. The closure makes the function
+    /// and its states; see [`States`].
+    pub fn process<F, M>(&self, make: M) -> DataStream<F::Output>
+    where
+        F: KeyedProcessFunction<K, T>,
+        M: Fn(&mut States) -> F + 'static,
+    {
+        let declared = States::declared_by(&make);
+        self.keyed_operator(("Keyed Process", "KeyedProcess"), declared, move |selector, states| {
+            KeyedProcess::<T, K, S, F>::new(selector, Keyed::make(states, &make))
+        })
+    }
+
+    /// Makes one record of each record and the state of its key, which the closure may change:
+    /// `None` before it was first set, `None` to remove it.
+    pub fn map_with_state<V, U, F>(&self, function: F) -> DataStream<U>
+    where
+        V: Owned,
+        U: Owned,
+        F: for<'a> Fn(T::View<'a>, &mut Option<V>) -> U + 'static,
+    {
+        self.flat_map_with_state(move |record: T::View<'_>, state: &mut Option<V>, out: &mut Collector<U>| {
+            out.collect(function(record, state));
+        })
+    }
+
+    /// Keeps the records that the predicate holds for, given the state of their key; see
+    /// [`KeyedStream::map_with_state`].
+    pub fn filter_with_state<V, F>(&self, predicate: F) -> DataStream<T>
+    where
+        V: Owned,
+        F: for<'a> Fn(T::Ref<'a>, &mut Option<V>) -> bool + 'static,
+    {
+        self.flat_map_with_state(move |record: T::View<'_>, state: &mut Option<V>, out: &mut Collector<T>| {
+            if predicate(T::peek(&record), state) {
+                out.collect(record);
+            }
+        })
+    }
+
+    /// Makes any number of records of each record and the state of its key; see
+    /// [`KeyedStream::map_with_state`]. An error rejects the record; what was done to the
+    /// state stays.
+    pub fn flat_map_with_state<V, U, F, R>(&self, function: F) -> DataStream<U>
+    where
+        V: Owned,
+        U: Record + ?Sized,
+        F: for<'a> Fn(T::View<'a>, &mut Option<V>, &mut Collector<U>) -> R + 'static,
+        R: Outcome + 'static,
+    {
+        let function = Rc::new(function);
+        let declared = vec![state::<V>(VALUE, StateKind::Value)];
+        self.keyed_operator(("Keyed Flat Map", "KeyedFlatMap"), declared, move |selector, states| {
+            FlatMapWithState::<T, K, S, V, F>::new(selector, function.clone(), states)
+        })
     }
 
     /// Groups the records of each key in one window, which ends with the stream.

@@ -93,10 +93,17 @@ pub use crate::{
     key::{KeySelector, KeyWriter},
     keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
     metrics::{Counter, Gauge, Histogram},
-    operator::{AggregateFunction, Context, Number, RuntimeContext, SourceFunction, SourceStatus},
+    operator::{
+        AggregateFunction, Context, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
+        RuntimeContext, SourceFunction, SourceStatus, TimerService,
+    },
     record::{Bytes, Key, Owned, Pair, Record},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
     source::{Compression, FileSource, NexmarkSource, ReadOrder, SequenceSource, SocketSource, Source, StdinSource},
+    state::{
+        AggregatingState, BroadcastState, BroadcastStateWriter, ListState, MapState, ReducingState, StateTtlConfig,
+        States, UpdateType, ValueState,
+    },
     text::{Csv, CsvField, CsvRow, Format, Text},
     watermark::{
         AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks, WatermarkGenerator, WatermarkOutput,
@@ -110,9 +117,7 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, Args, Collector, Context, DataStream, DiscardSink, FileSink, FileSource, GlobalWindows, Key,
-        KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink, ReadOrder, Record, Result, SequenceSource, SocketSink,
-        SocketSource, SourceFunction, SourceStatus, StdinSource, StreamExecutionEnvironment, WatermarkStrategy,
+        AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink, FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair, PrintSink, ReadOrder, Record, ReducingState, Result, RuntimeContext, SequenceSource, SocketSink, SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, UpdateType, ValueState, WatermarkStrategy,
     };
 }
 

@@ -3,14 +3,12 @@
 
 use std::{marker::PhantomData, rc::Rc};
 
-use engine_rows::row::Rows;
-
 use super::{Element, Function, SideOutputs};
 use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
     collector::Collector,
     current,
-    error::{Error, Result},
+    error::{Error, Outcome, Result},
     key::{KeySelector, encode_key_of, hash_of},
     record::{Key, Owned, Pair, Record},
     state::{Slot, StateBackend, Timer, Timers, ValueCache},
@@ -223,13 +221,9 @@ where
     fn begin_batch(&mut self, rows: &[u8]) {
         let Self { selector, values, .. } = self;
         values.begin_batch();
-        if values.is_complete() {
-            return;
+        if values.wants_prefetch() {
+            values.prefetch_rows(rows, |payload, out| encode_key_of::<T, K, S>(selector, payload, out));
         }
-        for row in Rows::new(rows).map_while(Result::ok) {
-            values.prefetch(row.key_hash, &[], |out| encode_key_of::<T, K, S>(selector, row.payload, out));
-        }
-        values.fetch();
     }
 
     fn begin_timers(&mut self, timers: &[Timer<'_>]) {
@@ -239,6 +233,15 @@ where
         }
         timers.iter().for_each(|timer| self.values.prefetch(timer.hash, &[], |out| out.extend_from_slice(timer.key)));
         self.values.fetch();
+    }
+
+    /// The place of a record's key.
+    #[inline(always)]
+    fn slot(&mut self, record: T::Ref<'_>, element: Element) -> Slot {
+        let Self { selector, values, scratch, .. } = self;
+        selector.with_key(record, |key| {
+            K::with_encoded(key, scratch, |encoded| values.slot(hash_of(encoded, element.key_hash), encoded, &[]))
+        })
     }
 
     /// Lends the key of a record and its value.
@@ -409,15 +412,6 @@ impl<T: Owned, K: Key + ?Sized, S: KeySelector<T, K>, F: Fn(T, T) -> T> KeyedRed
         Self { by_key: ByKey::new(selector, states), function }
     }
 
-    /// The place of a record's key.
-    #[inline(always)]
-    fn slot(&mut self, record: &T, element: Element) -> Slot {
-        let ByKey { selector, values, scratch, .. } = &mut self.by_key;
-        selector.with_key(record, |key| {
-            K::with_encoded(key, scratch, |encoded| values.slot(hash_of(encoded, element.key_hash), encoded, &[]))
-        })
-    }
-
     #[inline(always)]
     fn reduce(&mut self, slot: Slot, record: T) -> &T {
         let Self { by_key, function } = self;
@@ -443,7 +437,7 @@ where
 
     #[inline(always)]
     fn process(&mut self, record: T, element: Element, out: &mut Collector<T>, _: &mut SideOutputs) {
-        let slot = self.slot(&record, element);
+        let slot = self.by_key.slot(&record, element);
         let reduced = self.reduce(slot, record).clone();
         out.collect(reduced);
     }
@@ -479,7 +473,7 @@ where
     #[inline(always)]
     fn process(&mut self, record: T, element: Element, _: &mut Collector<T>, _: &mut SideOutputs) {
         let Self { reduce, timers } = self;
-        let slot = reduce.slot(&record, element);
+        let slot = reduce.by_key.slot(&record, element);
         if reduce.by_key.values.get(slot).is_none() {
             reduce.by_key.register_end(timers, &record, element);
         }
@@ -498,5 +492,51 @@ where
 
     fn flush_state(&mut self) {
         self.reduce.by_key.values.flush();
+    }
+}
+
+/// The user's function of each record and its key's value.
+pub(crate) struct FlatMapWithState<T: ?Sized, K: ?Sized, S, V, F> {
+    by_key: ByKey<T, K, S, V>,
+    function: Rc<F>,
+}
+
+impl<T, K, S, V, F> FlatMapWithState<T, K, S, V, F>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    V: Owned,
+{
+    pub(crate) fn new(selector: Rc<S>, function: Rc<F>, states: &StateBackend) -> Self {
+        Self { by_key: ByKey::new(selector, states), function }
+    }
+}
+
+impl<T, U, K, S, V, F, R> Function<T, U> for FlatMapWithState<T, K, S, V, F>
+where
+    T: Record + ?Sized,
+    U: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    V: Owned,
+    F: for<'a> Fn(T::View<'a>, &mut Option<V>, &mut Collector<U>) -> R + 'static,
+    R: Outcome,
+{
+    fn begin_batch(&mut self, rows: &[u8]) {
+        self.by_key.begin_batch(rows);
+    }
+
+    #[inline(always)]
+    fn process(&mut self, record: T::View<'_>, element: Element, out: &mut Collector<U>, _: &mut SideOutputs) {
+        let Self { by_key, function } = self;
+        let slot = by_key.slot(T::peek(&record), element);
+        if let Err(error) = function(record, by_key.values.value(slot), out).into_result() {
+            current::reject(current::node(), &error);
+        }
+    }
+
+    fn flush_state(&mut self) {
+        self.by_key.values.flush();
     }
 }

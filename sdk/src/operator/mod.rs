@@ -7,6 +7,7 @@
 
 mod stateless;
 mod keyed;
+mod process;
 mod source;
 
 use std::{any::Any, rc::Rc};
@@ -18,11 +19,13 @@ use engine_rows::{
 
 pub use self::{
     keyed::{AggregateFunction, Number},
+    process::{KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, OnTimerContext, TimerService},
     source::{SourceFunction, SourceStatus},
     stateless::Context,
 };
 pub(crate) use self::{
-    keyed::{AtEnd, Count, Fold, KeyedReduce, MaxOf, MinOf, ReduceAtEnd, Running, SumOf, VALUE},
+    keyed::{AtEnd, Count, FlatMapWithState, Fold, KeyedReduce, MaxOf, MinOf, ReduceAtEnd, Running, SumOf, VALUE},
+    process::{Keyed, KeyedCoProcess, KeyedProcess},
     source::{Elements, SourceFactory},
     stateless::{Filter, FlatMap, FormatOutput, HashOutput, Identity, Map, PartitionOutput, Process, TryMap},
 };
@@ -30,6 +33,7 @@ use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
     collector::{AnyCollector, Collector, Downstream, Lifecycle, Signal},
     current,
+    data_stream::OutputTag,
     error::{Error, Result},
     key::KeySelector,
     record::{DecodeError, Record, descriptor_of},
@@ -39,7 +43,7 @@ use crate::{
 pub(crate) use self::keyed::AggregateFold;
 
 /// Where an operator runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RuntimeContext {
     /// Name of the job.
     pub job_name: String,
@@ -178,6 +182,23 @@ const NO_TIMERS: &str = "a timer fires in an operator that registers none";
 
 /// Collectors of a node's side outputs, by name.
 pub(crate) struct SideOutputs(pub(crate) Vec<(String, Box<dyn AnyCollector>)>);
+
+impl SideOutputs {
+    /// Hands a record to a side output, if somebody took it.
+    ///
+    /// # Panics
+    /// Panics if the side output was taken with a tag of another type.
+    pub(crate) fn output<X: Record + ?Sized>(&mut self, tag: &OutputTag<X>, timestamp: i64, record: X::View<'_>) {
+        let Some((_, collector)) = self.0.iter_mut().find(|(name, _)| name == tag.name()) else {
+            return;
+        };
+        let Some(collector) = collector.as_any().downcast_mut::<Collector<X>>() else {
+            panic!("side output \"{}\" was taken with a tag of another record type", tag.name());
+        };
+        collector.set_timestamp(timestamp);
+        collector.collect(record);
+    }
+}
 
 /// Where the records of a node go.
 pub(crate) struct Outputs<U: Record + ?Sized> {

@@ -8,9 +8,13 @@
 
 mod value;
 mod pair;
+#[cfg(not(target_arch = "wasm32"))]
+mod show;
 
 pub use engine_rows::descriptor::TypeDescriptor;
 
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use self::show::show;
 pub(crate) use self::value::write_bytes;
 
 pub use self::{
@@ -266,7 +270,7 @@ pub fn decode_value<'a, V: Value<'a>>(payload: &'a [u8]) -> Result<V, DecodeErro
 
 /// Implements [`Record`] for a type that owns all it holds and is a [`Value`].
 macro_rules! owned_record {
-    ([$($generics:tt)*] $type:ty) => {
+    ([$($generics:tt)*] $type:ty $(, encoded: $encoded:expr)?) => {
         impl<$($generics)*> Record for $type {
             type View<'a> = Self;
             type Ref<'a> = &'a Self;
@@ -308,15 +312,26 @@ macro_rules! owned_record {
             fn encode_within(record: &Self, out: &mut Vec<u8>) {
                 Value::write(record, out);
             }
+
+            $(
+                #[inline]
+                fn with_encoded<R>(record: &Self, _scratch: &mut Vec<u8>, f: impl FnOnce(&[u8]) -> R) -> R {
+                    let encoded: fn(&Self) -> _ = $encoded;
+                    f(&encoded(record))
+                }
+            )?
         }
     };
 }
 
-macro_rules! owned_records {
-    ($($type:ty),*) => { $(owned_record!([] $type);)* };
+/// Numbers lend their bytes without a detour by memory on the heap.
+macro_rules! number_records {
+    ($($type:ty),*) => { $(owned_record!([] $type, encoded: |number| number.to_le_bytes());)* };
 }
 
-owned_records!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64, bool, char);
+number_records!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
+owned_record!([] bool);
+owned_record!([] char);
 owned_record!([T: for<'v> Value<'v> + 'static] Option<T>);
 owned_record!([T: for<'v> Value<'v> + 'static] Vec<T>);
 owned_record!([K: for<'v> Value<'v> + Ord + 'static, V: for<'v> Value<'v> + 'static] std::collections::BTreeMap<K, V>);

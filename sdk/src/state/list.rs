@@ -78,17 +78,11 @@ impl Writes {
 }
 
 impl<T: Record + ?Sized> ListCache<T> {
-    pub(super) fn new(
-        state: StateId,
-        bytes_max: usize,
-        is_complete: bool,
-        time_to_live: Option<TimeToLive>,
-        clock: Clock,
-    ) -> Self {
+    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
         Self {
             state,
             table: Table::new(bytes_max, is_complete),
-            time_to_live,
+            time_to_live: None,
             clock,
             missing: Vec::new(),
             writes: Writes::default(),
@@ -96,6 +90,11 @@ impl<T: Record + ?Sized> ListCache<T> {
             scratch: Vec::new(),
             _element: PhantomData,
         }
+    }
+
+    /// As [`super::ValueCache::set_time_to_live`], for each element.
+    pub(crate) fn set_time_to_live(&mut self, time_to_live: TimeToLive) {
+        self.time_to_live = Some(time_to_live);
     }
 
     /// As [`super::ValueCache::is_complete`].
@@ -174,6 +173,9 @@ impl<T: Record + ?Sized> ListCache<T> {
     pub(crate) fn for_each(&mut self, slot: Slot, mut f: impl FnMut(T::View<'_>)) {
         self.read_whole(slot);
         let now = self.time_to_live.map(|_| self.clock.now());
+        if let Some(TimeToLive { duration_ms, on_read: true }) = self.time_to_live {
+            self.live_on(slot, duration_ms);
+        }
         let Self { table, state, .. } = self;
         let mut elements = Reader::new(&table.entry(slot.0).content.bytes);
         while 0 < elements.remaining() {
@@ -274,6 +276,26 @@ impl<T: Record + ?Sized> ListCache<T> {
     fn read_whole(&mut self, slot: Slot) {
         if self.table.entry(slot.0).content.has_unread {
             self.read(&[slot.0]);
+        }
+    }
+
+    /// Lets the elements of a list that were read live on, but those that have ended.
+    fn live_on(&mut self, slot: Slot, duration_ms: i64) {
+        let now = self.clock.now();
+        self.table.mark_dirty(slot.0);
+        let entry = self.table.entry_mut(slot.0);
+        let list = &mut entry.content;
+        list.replaces = entry.is_in_host;
+        list.unsent = 0;
+        let mut at = 0;
+        while let Some(length) = list.bytes.get(at..at + 4) {
+            let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]) as usize;
+            if let Some(end) = list.bytes[at + 4..].first_chunk_mut::<8>()
+                && now < i64::from_le_bytes(*end)
+            {
+                *end = now.saturating_add(duration_ms).to_le_bytes();
+            }
+            at += 4 + length;
         }
     }
 

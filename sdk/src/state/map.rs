@@ -118,17 +118,11 @@ impl Writes {
 }
 
 impl<V: Owned> MapCache<V> {
-    pub(super) fn new(
-        state: StateId,
-        bytes_max: usize,
-        is_complete: bool,
-        time_to_live: Option<TimeToLive>,
-        clock: Clock,
-    ) -> Self {
+    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
         Self {
             state,
             table: Table::new(bytes_max, is_complete),
-            time_to_live,
+            time_to_live: None,
             clock,
             is_fixed_size: is_fixed_size(&V::descriptor(Nesting::ROOT)),
             missing: Vec::new(),
@@ -136,6 +130,11 @@ impl<V: Owned> MapCache<V> {
             reads: Requests::default(),
             scratch: Vec::new(),
         }
+    }
+
+    /// As [`super::ValueCache::set_time_to_live`], for each pair.
+    pub(crate) fn set_time_to_live(&mut self, time_to_live: TimeToLive) {
+        self.time_to_live = Some(time_to_live);
     }
 
     /// As [`super::ValueCache::is_complete`].

@@ -29,6 +29,7 @@
 //!   above its share of `state.cache.bytes`.
 //! * A cache is complete while nothing left it and nothing was restored. Then nothing
 //!   is read and the first pass is left out.
+//! * With a time to live (`set_time_to_live`), what has ended is absent, here and in the host.
 //! * `flush` is called before a barrier, by way of `Function::flush_state`. Timers
 //!   are sent at the end of each call by the segment.
 
@@ -38,12 +39,21 @@ mod value;
 mod list;
 mod map;
 mod timers;
+mod declare;
+mod handles;
+mod broadcast;
 #[cfg(test)]
 mod tests;
 
 use std::{cell::Cell, rc::Rc};
 
+pub use self::{
+    broadcast::{BroadcastState, BroadcastStateWriter},
+    declare::{StateTtlConfig, States, UpdateType},
+    handles::{AggregatingState, ListState, MapState, ReducingState, ValueState},
+};
 pub(crate) use self::{
+    declare::{FunctionStates, Scope},
     list::ListCache,
     map::MapCache,
     table::{CacheStats, Slot},
@@ -88,8 +98,9 @@ pub(crate) struct StateBackend(Rc<Shared>);
 struct Shared {
     runtime: RuntimeContext,
     node: u32,
-    /// Names of the states; their positions are what the host knows them by.
-    states: Vec<String>,
+    /// Names of the states; their positions are what the host knows them by. None while
+    /// a program declares its streams: nothing is read or written then.
+    states: Option<Vec<String>>,
     /// Bytes that each cache may take.
     cache_bytes: usize,
     is_restored: bool,
@@ -106,9 +117,23 @@ impl StateBackend {
         Self(Rc::new(Shared {
             runtime,
             node: node.id,
-            states,
+            states: Some(states),
             cache_bytes,
             is_restored: context.restored,
+            timers: Timers::new(clock.clone()),
+            clock,
+        }))
+    }
+
+    /// For functions that are made only to learn which states they declare.
+    pub(crate) fn declaring() -> Self {
+        let clock = Clock::default();
+        Self(Rc::new(Shared {
+            runtime: RuntimeContext::default(),
+            node: 0,
+            states: None,
+            cache_bytes: 0,
+            is_restored: false,
             timers: Timers::new(clock.clone()),
             clock,
         }))
@@ -129,38 +154,29 @@ impl StateBackend {
     /// # Panics
     /// Panics if the node declares no such state, as do the other kinds.
     pub(crate) fn value<V: Owned>(&self, name: &str) -> ValueCache<V> {
-        self.value_with(name, None)
-    }
-
-    pub(crate) fn value_with<V: Owned>(&self, name: &str, time_to_live: Option<TimeToLive>) -> ValueCache<V> {
         let Shared { cache_bytes, is_restored, clock, .. } = &*self.0;
-        ValueCache::new(self.state(name), *cache_bytes, !is_restored, time_to_live, clock.clone())
+        ValueCache::new(self.state(name), *cache_bytes, !is_restored, clock.clone())
     }
 
     /// The declared state of this name, of kind list.
     pub(crate) fn list<T: Record + ?Sized>(&self, name: &str) -> ListCache<T> {
-        self.list_with(name, None)
-    }
-
-    pub(crate) fn list_with<T: Record + ?Sized>(&self, name: &str, time_to_live: Option<TimeToLive>) -> ListCache<T> {
         let Shared { cache_bytes, is_restored, clock, .. } = &*self.0;
-        ListCache::new(self.state(name), *cache_bytes, !is_restored, time_to_live, clock.clone())
+        ListCache::new(self.state(name), *cache_bytes, !is_restored, clock.clone())
     }
 
     /// The declared state of this name, of kind map.
     pub(crate) fn map<V: Owned>(&self, name: &str) -> MapCache<V> {
-        self.map_with(name, None)
-    }
-
-    pub(crate) fn map_with<V: Owned>(&self, name: &str, time_to_live: Option<TimeToLive>) -> MapCache<V> {
         let Shared { cache_bytes, is_restored, clock, .. } = &*self.0;
-        MapCache::new(self.state(name), *cache_bytes, !is_restored, time_to_live, clock.clone())
+        MapCache::new(self.state(name), *cache_bytes, !is_restored, clock.clone())
     }
 
     fn state(&self, name: &str) -> StateId {
         let Shared { states, node, .. } = &*self.0;
-        let index = (0_u32..).zip(states).find(|(_, state)| *state == name);
-        let (index, _) = index.expect("the node declares the states that it uses");
+        let index = match states {
+            Some(states) => (0..).zip(states).find(|(_, state)| *state == name).map(|(index, _)| index),
+            None => Some(0),
+        };
+        let index = index.expect("the node declares the states that it uses");
         StateId { index, node: *node, name: name.to_owned() }
     }
 

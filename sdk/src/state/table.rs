@@ -14,6 +14,10 @@ use super::wire::KeyBytes;
 
 /// Bytes of the index for an entry, about.
 const INDEX_BYTES: usize = 8;
+/// A table of more bytes is taken not to fit into the cache of a core.
+const CORE_CACHE_BYTES: usize = 256 << 10;
+/// No place.
+pub(super) const NOWHERE: u32 = u32::MAX;
 /// Stamp of a place in the slab that holds no entry.
 const VACANT: u32 = u32::MAX;
 /// Stamp of an entry whose second chance is used up.
@@ -26,8 +30,6 @@ pub(crate) struct Slot(pub(super) u32);
 /// What a cache did since it was opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct CacheStats {
-    /// Look-ups that found their entry in the cache, or the cache complete.
-    pub(crate) hits: u64,
     /// Entries that had to be read from the host.
     pub(crate) misses: u64,
     /// Entries that had to leave.
@@ -54,6 +56,13 @@ pub(super) struct Entry<E> {
     pub(super) content: E,
 }
 
+impl<E> Entry<E> {
+    /// True if the place holds no entry.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.stamp == VACANT
+    }
+}
+
 pub(super) struct Table<E> {
     index: HashTable<u32>,
     entries: Vec<Entry<E>>,
@@ -66,7 +75,6 @@ pub(super) struct Table<E> {
     bytes: usize,
     bytes_max: usize,
     is_complete: bool,
-    lookups: u64,
     pub(super) misses: u64,
     evictions: u64,
 }
@@ -108,7 +116,6 @@ impl<E: Default> Table<E> {
             bytes: 0,
             bytes_max,
             is_complete,
-            lookups: 0,
             misses: 0,
             evictions: 0,
         }
@@ -120,7 +127,6 @@ impl<E: Default> Table<E> {
 
     pub(super) fn stats(&self) -> CacheStats {
         CacheStats {
-            hits: self.lookups - self.misses.min(self.lookups),
             misses: self.misses,
             evictions: self.evictions,
             bytes: self.bytes,
@@ -142,13 +148,45 @@ impl<E: Default> Table<E> {
     #[inline]
     pub(super) fn find(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<u32> {
         let Self { index, entries, .. } = self;
-        self.lookups += 1;
         let place = *index.find(spread(hash), |place| {
             let entry = &entries[*place as usize];
             entry.hash == hash && entry.key.is(key, namespace)
         })?;
         entries[place as usize].stamp = self.batch;
         Some(place)
+    }
+
+    /// The place of an entry of this hash, pinned, if it is there.
+    #[inline]
+    pub(super) fn pin(&mut self, place: u32, hash: u32) -> Option<u32> {
+        let entry = self.entries.get_mut(place as usize).filter(|entry| entry.hash == hash && !entry.is_vacant())?;
+        entry.stamp = self.batch;
+        Some(place)
+    }
+
+    /// The place of an entry with this key, if it is there, as [`Table::find`].
+    #[inline]
+    pub(super) fn at(&mut self, place: u32, hash: u32, key: &[u8], namespace: &[u8]) -> Option<u32> {
+        let entry = self.entries.get_mut(place as usize)?;
+        if entry.hash != hash || !entry.key.is(key, namespace) || entry.is_vacant() {
+            return None;
+        }
+        entry.stamp = self.batch;
+        Some(place)
+    }
+
+    /// The place that a hash has in all likelihood: another one has its tag only seldom.
+    /// Does not look at the entry, for which it would have to wait if it is not in a cache
+    /// of the core.
+    #[inline]
+    pub(super) fn guess(&self, hash: u32) -> u32 {
+        self.index.find(spread(hash), |_| true).copied().unwrap_or(NOWHERE)
+    }
+
+    /// True if the table does not fit into the cache of a core.
+    #[inline]
+    pub(super) fn is_large(&self) -> bool {
+        CORE_CACHE_BYTES < self.bytes
     }
 
     /// Finds and pins an entry of this hash, whatever its key.
@@ -274,7 +312,7 @@ impl<E: Default> Table<E> {
             }
             self.hand = if self.hand + 1 < self.entries.len() { self.hand + 1 } else { 0 };
             let entry = &mut self.entries[self.hand];
-            if entry.stamp == VACANT || entry.stamp == self.batch || entry.is_touched {
+            if entry.is_vacant() || entry.stamp == self.batch || entry.is_touched {
                 continue;
             }
             if entry.stamp != UNUSED {
@@ -291,6 +329,6 @@ impl<E: Default> Table<E> {
 
     /// All entries with their places.
     pub(super) fn places_mut(&mut self) -> impl Iterator<Item = (usize, &mut Entry<E>)> {
-        self.entries.iter_mut().enumerate().filter(|(_, entry)| entry.stamp != VACANT)
+        self.entries.iter_mut().enumerate().filter(|(_, entry)| !entry.is_vacant())
     }
 }

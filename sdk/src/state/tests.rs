@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
-use engine_rows::key_hash::key_hash;
+use engine_rows::{key_hash::key_hash, row};
 
 use super::*;
 use crate::{
@@ -121,7 +121,14 @@ fn values_are_those_of_the_model() {
         for _ in 0..1 + random.below(6) {
             let batch: Vec<_> = (0..random.below(12)).map(|_| scope(random)).collect();
             cache.begin_batch();
-            if !cache.is_complete() && random.chance(90) {
+            // Hints for all rows fit those without a namespace alone, and mislead the others.
+            if random.chance(30) {
+                let mut rows = Vec::new();
+                for (key, _) in &batch {
+                    row::append_with(&mut rows, key_hash(key), row::NO_TIMESTAMP, |out| out.extend_from_slice(key));
+                }
+                cache.prefetch_rows(&rows, |key, out| out.extend_from_slice(key));
+            } else if !cache.is_complete() && random.chance(90) {
                 for (key, namespace) in &batch {
                     cache.prefetch(key_hash(key), namespace, |out| out.extend_from_slice(key));
                 }
@@ -366,7 +373,8 @@ fn values_end_when_their_time_is_over() {
     for on_read in [false, true] {
         host::reset();
         let states = backend(StateKind::Value, 1 << 20, false);
-        let mut cache = states.value_with::<u64>("state", Some(TimeToLive { duration_ms: 10, on_read }));
+        let mut cache = states.value::<u64>("state");
+        cache.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
         let mut at = |now: i64, write: Option<u64>| {
             states.begin_call();
             host::set_processing_time(now);
@@ -387,7 +395,8 @@ fn values_end_when_their_time_is_over() {
         cache.flush();
         let expected = [210_i64.to_le_bytes(), 8_u64.to_le_bytes()].concat();
         assert_eq!(host::kept(0, 0), [(b"key".to_vec(), Vec::new(), Kept::Bytes(expected))]);
-        let mut restored = states.value_with::<u64>("state", Some(TimeToLive { duration_ms: 10, on_read }));
+        let mut restored = states.value::<u64>("state");
+        restored.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
         restored.begin_batch();
         let slot = restored.slot(0, b"key", b"");
         assert_eq!(restored.get(slot), None, "the cache is new and complete");
@@ -397,9 +406,10 @@ fn values_end_when_their_time_is_over() {
 #[test]
 fn elements_and_pairs_end_one_by_one() {
     host::reset();
-    let ttl = Some(TimeToLive { duration_ms: 10, on_read: false });
+    let ttl = TimeToLive { duration_ms: 10, on_read: false };
     let states = backend(StateKind::List, 1, false);
-    let mut list = states.list_with::<str>("state", ttl);
+    let mut list = states.list::<str>("state");
+    list.set_time_to_live(ttl);
     for (now, expected) in [(0, vec!["0"]), (5, vec!["0", "5"]), (10, vec!["5", "10"]), (15, vec!["10", "15"])] {
         states.begin_call();
         host::set_processing_time(now);
@@ -412,7 +422,8 @@ fn elements_and_pairs_end_one_by_one() {
     }
     host::reset();
     let states = backend(StateKind::Map, 1, false);
-    let mut map = states.map_with::<u64>("state", ttl);
+    let mut map = states.map::<u64>("state");
+    map.set_time_to_live(ttl);
     for (now, expected) in [(0, vec![0]), (5, vec![0, 5]), (10, vec![5, 10]), (15, vec![10, 15])] {
         states.begin_call();
         host::set_processing_time(now);

@@ -1,8 +1,12 @@
 //! [`ValueCache`]: one value for each key and namespace.
 
+use std::hint::black_box;
+
+use engine_rows::row::Rows;
+
 use super::{
     Clock, TimeToLive,
-    table::{CacheStats, Slot, Table, mix},
+    table::{CacheStats, NOWHERE, Slot, Table, mix},
     wire::{Requests, StateId, read_counted, write_absent, write_counted_with},
 };
 use crate::{
@@ -20,6 +24,14 @@ pub(crate) struct ValueCache<V> {
     clock: Clock,
     /// True if all values take the same number of bytes: their entry's.
     is_fixed_size: bool,
+    /// Where the rows of the batch will find their entries, in all likelihood.
+    hints: Vec<u32>,
+    /// The next row's hint.
+    hint: usize,
+    /// The place last lent to be changed: it may be empty.
+    lent: u32,
+    /// Places that were found empty in this batch.
+    emptied: Vec<u32>,
     /// Places whose values are to be read by `fetch`.
     missing: Vec<u32>,
     writes: Requests,
@@ -28,25 +40,28 @@ pub(crate) struct ValueCache<V> {
 }
 
 impl<V: Owned> ValueCache<V> {
-    pub(super) fn new(
-        state: StateId,
-        bytes_max: usize,
-        is_complete: bool,
-        time_to_live: Option<TimeToLive>,
-        clock: Clock,
-    ) -> Self {
+    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
         Self {
             state,
             table: Table::new(bytes_max, is_complete),
             ends: Vec::new(),
-            time_to_live,
+            time_to_live: None,
             clock,
             is_fixed_size: is_fixed_size(&V::descriptor(Nesting::ROOT)),
+            hints: Vec::new(),
+            hint: 0,
+            lent: NOWHERE,
+            emptied: Vec::new(),
             missing: Vec::new(),
             writes: Requests::default(),
             reads: Requests::default(),
             scratch: Vec::new(),
         }
+    }
+
+    /// Lets values end. To be called before the state is used.
+    pub(crate) fn set_time_to_live(&mut self, time_to_live: TimeToLive) {
+        self.time_to_live = Some(time_to_live);
     }
 
     /// True while nothing was evicted and nothing restored: what is not in the cache is absent.
@@ -56,22 +71,50 @@ impl<V: Owned> ValueCache<V> {
 
     /// Begins a batch: entries touched from here on are pinned, slots of the last batch are void.
     pub(crate) fn begin_batch(&mut self) {
+        self.hints.clear();
+        self.hint = 0;
+        self.look_back(NOWHERE);
+        let mut emptied = std::mem::take(&mut self.emptied);
+        emptied.drain(..).for_each(|place| self.tidy(place));
+        self.emptied = emptied;
         let touched = self.table.begin_batch();
-        for &place in &touched {
-            let entry = self.table.entry(place);
-            if entry.content.is_none() {
-                if entry.is_in_host {
-                    self.write(place);
-                }
-                self.table.remove(place);
-            } else if !self.is_fixed_size {
-                self.weigh(place);
-            }
-        }
+        touched.iter().for_each(|place| self.tidy(*place));
         self.table.reuse(touched);
         if self.table.must_shrink() {
             self.make_room();
         }
+    }
+
+    /// True if the first pass is worth while: entries may be missing, or are so many that
+    /// finding them means to wait for memory. It may be left out while the cache is complete.
+    pub(crate) fn wants_prefetch(&self) -> bool {
+        !self.table.is_complete() || self.table.is_large()
+    }
+
+    /// First pass over a batch of rows without namespaces: [`ValueCache::prefetch`] of each
+    /// row, then [`ValueCache::fetch`]. `key` encodes the key of a row's payload.
+    ///
+    /// To find an entry is to wait for memory three times, one after the other. Here each step
+    /// is taken for all rows, whose waits overlap; slots are then asked for in the order of the rows.
+    pub(crate) fn prefetch_rows(&mut self, rows: &[u8], mut key: impl FnMut(&[u8], &mut Vec<u8>)) {
+        let mut hints = std::mem::take(&mut self.hints);
+        let rows = Rows::new(rows).map_while(Result::ok);
+        hints.extend(rows.clone().map(|row| self.table.guess(row.key_hash)));
+        let mut present = 0;
+        for (row, hint) in rows.zip(&mut hints) {
+            if self.table.pin(*hint, row.key_hash).is_some() {
+                // An entry may begin in one line of the core's cache and end in the next.
+                present += usize::from(self.table.entry(*hint).content.is_some());
+            } else {
+                *hint = NOWHERE;
+                if !self.table.is_complete() {
+                    self.prefetch(row.key_hash, &[], |out| key(row.payload, out));
+                }
+            }
+        }
+        black_box(present);
+        self.hints = hints;
+        self.fetch();
     }
 
     /// First pass over a batch, only needed while the cache is not complete: probes by
@@ -110,7 +153,14 @@ impl<V: Owned> ValueCache<V> {
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
         let hash = mix(hash, namespace);
-        let place = match self.table.find(hash, key, namespace) {
+        let place = match self.hints.get(self.hint) {
+            Some(hint) => {
+                self.hint += 1;
+                self.table.at(*hint, hash, key, namespace)
+            }
+            None => None,
+        };
+        let place = match place.or_else(|| self.table.find(hash, key, namespace)) {
             Some(place) => place,
             None => self.add(hash, key, namespace),
         };
@@ -129,7 +179,12 @@ impl<V: Owned> ValueCache<V> {
     /// The value at a slot, to be changed: none deletes it.
     #[inline]
     pub(crate) fn value(&mut self, slot: Slot) -> &mut Option<V> {
-        self.table.mark_dirty(slot.0);
+        if self.is_fixed_size {
+            self.look_back(slot.0);
+            self.table.entry_mut(slot.0).is_dirty = true;
+        } else {
+            self.table.mark_dirty(slot.0);
+        }
         if let Some(TimeToLive { duration_ms, .. }) = self.time_to_live {
             self.ends[slot.0 as usize] = self.clock.now().saturating_add(duration_ms);
         }
@@ -155,6 +210,30 @@ impl<V: Owned> ValueCache<V> {
     /// What the cache did so far.
     pub(crate) fn stats(&self) -> CacheStats {
         self.table.stats()
+    }
+
+    /// Notes the place that was lent last if it was emptied.
+    #[inline]
+    fn look_back(&mut self, next: u32) {
+        let lent = std::mem::replace(&mut self.lent, next);
+        if lent != NOWHERE && self.table.entry(lent).content.is_none() {
+            self.emptied.push(lent);
+        }
+    }
+
+    /// Removes an entry that holds nothing; weighs another.
+    fn tidy(&mut self, place: u32) {
+        let entry = self.table.entry(place);
+        if entry.content.is_some() {
+            if !self.is_fixed_size {
+                self.weigh(place);
+            }
+        } else if !entry.is_vacant() {
+            if entry.is_in_host {
+                self.write(place);
+            }
+            self.table.remove(place);
+        }
     }
 
     #[cold]

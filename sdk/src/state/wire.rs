@@ -31,13 +31,19 @@ impl Default for KeyBytes {
     }
 }
 
-/// Compares bytes without a call for those of eight bytes, as integers are.
+/// Compares bytes of one length. Short keys are the rule, and a comparison of variable
+/// length would be a call on WebAssembly.
 #[inline]
 fn is_same(a: &[u8], b: &[u8]) -> bool {
-    match (<[u8; 8]>::try_from(a), <[u8; 8]>::try_from(b)) {
-        (Ok(a), Ok(b)) => u64::from_le_bytes(a) == u64::from_le_bytes(b),
-        _ => a == b,
+    if a.len() != b.len() {
+        return false;
     }
+    let word = |chunk: &[u8; 8]| u64::from_le_bytes(*chunk);
+    if let (Some(last_a), Some(last_b)) = (a.last_chunk::<8>(), b.last_chunk::<8>()) {
+        let (blocks_a, blocks_b) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
+        return word(last_a) == word(last_b) && blocks_a.iter().zip(blocks_b).all(|(a, b)| word(a) == word(b));
+    }
+    a.iter().zip(b).all(|(a, b)| a == b)
 }
 
 impl KeyBytes {
@@ -67,18 +73,26 @@ impl KeyBytes {
     }
 
     #[inline]
-    fn split(&self) -> (&[u8], &[u8]) {
-        let bytes = match &self.bytes {
+    fn bytes(&self) -> &[u8] {
+        match &self.bytes {
             ShortBytes::Short { length, bytes } => &bytes[..usize::from(*length)],
             ShortBytes::Long(bytes) => bytes,
-        };
-        bytes.split_at(self.key_length as usize)
+        }
+    }
+
+    #[inline]
+    fn split(&self) -> (&[u8], &[u8]) {
+        self.bytes().split_at(self.key_length as usize)
     }
 
     #[inline]
     pub(super) fn is(&self, key: &[u8], namespace: &[u8]) -> bool {
+        if namespace.is_empty() {
+            let bytes = self.bytes();
+            return self.key_length as usize == bytes.len() && is_same(bytes, key);
+        }
         let (own_key, own_namespace) = self.split();
-        is_same(own_key, key) && own_namespace == namespace
+        is_same(own_key, key) && is_same(own_namespace, namespace)
     }
 
     /// Appends the entry: key and namespace with their lengths.

@@ -4,6 +4,8 @@
 //! the engine; every operator has one subtask. Native sources are fed by the
 //! test, native sinks keep what they get.
 
+mod state;
+
 use std::collections::BTreeMap;
 
 use engine_rows::row::{self, NO_TIMESTAMP, Row, Rows};
