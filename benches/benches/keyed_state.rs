@@ -65,7 +65,12 @@ fn keyed_state(criterion: &mut Criterion<ThreadCpuTime>) {
                     times.push(before.elapsed().as_nanos() as u64);
                 }
                 times.sort();
-                println!("{job} {key} {hot_keys}: p5 {:.1} p25 {:.1} p50 {:.1}", times[400] as f64 / 1024.0, times[2000] as f64 / 1024.0, times[4000] as f64 / 1024.0);
+                println!(
+                    "{job} {key} {hot_keys}: p5 {:.1} p25 {:.1} p50 {:.1}",
+                    times[400] as f64 / 1024.0,
+                    times[2000] as f64 / 1024.0,
+                    times[4000] as f64 / 1024.0
+                );
             }
         }
     }

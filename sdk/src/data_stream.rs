@@ -18,6 +18,7 @@ use crate::{
     source,
     text::{Format, Text},
     watermark::{TimestampsAndWatermarks, WatermarkStrategy},
+    window::{AllWindowedStream, NoKey, WindowAssigner},
 };
 
 /// A stream of records of type `T`.
@@ -121,7 +122,8 @@ impl<T: Record + ?Sized> DataStream<T> {
             graph.error(mistake.to_owned());
         }
         if others && alignment.is_some() {
-            graph.error("with_watermark_alignment is for sources of the engine, not for those of the plugin".to_owned());
+            graph
+                .error("with_watermark_alignment is for sources of the engine, not for those of the plugin".to_owned());
         }
         drop(graph);
         stream
@@ -244,6 +246,11 @@ impl<T: Record + ?Sized> DataStream<T> {
         let selector = Rc::new(selector);
         let stream = self.with_selector("Key By", Partitioner::Hash, hash_output::<T, K, S>(selector.clone()));
         KeyedStream::new(stream, selector)
+    }
+
+    /// Groups all records in windows, whatever their key, in one subtask.
+    pub fn window_all(&self, assigner: impl WindowAssigner<T>) -> AllWindowedStream<T> {
+        AllWindowedStream::new(&self.keyed(NoKey), assigner)
     }
 
     /// Deals the records in turn to all subtasks of the next operator.

@@ -1,4 +1,4 @@
-//! Streams with a key, and windows over them.
+//! Streams with a key.
 
 use std::{marker::PhantomData, ops::Deref, rc::Rc};
 
@@ -10,11 +10,12 @@ use crate::{
     graph::state,
     key::KeySelector,
     operator::{
-        AggregateFold, AggregateFunction, AtEnd, Count, FlatMapWithState, Fold, Function, Keyed, KeyedFunctionFactory,
-        KeyedProcess, KeyedProcessFunction, KeyedReduce, MaxOf, MinOf, Number, ReduceAtEnd, Running, SumOf, VALUE,
+        AggregateFold, AggregateFunction, Count, FlatMapWithState, Fold, Function, Keyed, KeyedFunctionFactory,
+        KeyedProcess, KeyedProcessFunction, KeyedReduce, MaxOf, MinOf, Number, Running, SumOf, VALUE,
     },
     record::{Key, Owned, Pair, Record},
     state::{StateBackend, States},
+    window::{WindowAssigner, WindowedStream},
 };
 
 /// A stream whose records are dealt to subtasks by their key.
@@ -190,93 +191,8 @@ where
         })
     }
 
-    /// Groups the records of each key in one window, which ends with the stream.
-    pub fn window(&self, _assigner: GlobalWindows) -> WindowedStream<T, K, S> {
-        WindowedStream { keyed: self.clone() }
-    }
-}
-
-/// Assigns all records of a key to one window.
-#[derive(Clone, Copy, Debug)]
-pub struct GlobalWindows(());
-
-impl GlobalWindows {
-    /// The window fires once, when event time ends, which it does with the input. Until then each
-    /// key has a timer. Keys come in no particular order.
-    pub fn end_of_stream() -> Self {
-        Self(())
-    }
-}
-
-/// A keyed stream in windows: one result for each key and window.
-pub struct WindowedStream<T: ?Sized, K: ?Sized, S> {
-    keyed: KeyedStream<T, K, S>,
-}
-
-impl<T, K, S> WindowedStream<T, K, S>
-where
-    T: Record + ?Sized,
-    K: Key + ?Sized,
-    S: KeySelector<T, K>,
-{
-    fn at_end<A: Fold<T>>(&self, name: &str, make: impl Fn() -> A + 'static) -> DataStream<Pair<K, A::Output>> {
-        let states = vec![state::<A::State>(VALUE, StateKind::Aggregating)];
-        self.keyed.keyed_operator((&format!("Window({name})"), "WindowAggregate"), states, move |selector, states| {
-            AtEnd::<T, K, S, A>::new(selector, make(), states)
-        })
-    }
-
-    /// Reduces the records of each key and window to one.
-    pub fn reduce<F>(&self, function: F) -> DataStream<T>
-    where
-        T: Owned,
-        F: Fn(T, T) -> T + 'static,
-    {
-        let function = Rc::new(function);
-        let states = vec![state::<T>(VALUE, StateKind::Reducing)];
-        self.keyed.keyed_operator(("Window(Reduce)", "WindowReduce"), states, move |selector, states| {
-            ReduceAtEnd::<T, K, S, F>::new(selector, function.clone(), states)
-        })
-    }
-
-    /// Counts the records of each key and window.
-    pub fn count(&self) -> DataStream<Pair<K, u64>> {
-        self.at_end("Count", || Count)
-    }
-
-    /// Sums a number of the records of each key and window; see [`KeyedStream::sum`].
-    pub fn sum<N, F>(&self, number: F) -> DataStream<Pair<K, N>>
-    where
-        N: Number,
-        F: for<'a> Fn(T::Ref<'a>) -> N + 'static,
-    {
-        let number = Rc::new(number);
-        self.at_end("Sum", move || SumOf { number: number.clone(), _sum: PhantomData })
-    }
-
-    /// Finds the least value of the records of each key and window.
-    pub fn min<V, F>(&self, value: F) -> DataStream<Pair<K, V>>
-    where
-        V: Owned + PartialOrd + Clone,
-        F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
-    {
-        let value = Rc::new(value);
-        self.at_end("Min", move || MinOf { value: value.clone(), _value: PhantomData })
-    }
-
-    /// Finds the greatest value of the records of each key and window.
-    pub fn max<V, F>(&self, value: F) -> DataStream<Pair<K, V>>
-    where
-        V: Owned + PartialOrd + Clone,
-        F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
-    {
-        let value = Rc::new(value);
-        self.at_end("Max", move || MaxOf { value: value.clone(), _value: PhantomData })
-    }
-
-    /// Aggregates the records of each key and window.
-    pub fn aggregate<A: AggregateFunction<T>>(&self, function: A) -> DataStream<Pair<K, A::Output>> {
-        let function = Rc::new(function);
-        self.at_end("Aggregate", move || AggregateFold(function.clone()))
+    /// Groups the records of each key in windows, which are evaluated one by one.
+    pub fn window(&self, assigner: impl WindowAssigner<T>) -> WindowedStream<T, K, S> {
+        WindowedStream::new(self, assigner)
     }
 }

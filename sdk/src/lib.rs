@@ -48,6 +48,7 @@ mod watermark;
 mod source;
 mod sink;
 mod graph;
+mod window;
 mod environment;
 mod data_stream;
 mod keyed_stream;
@@ -91,7 +92,7 @@ pub use crate::{
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
     key::{KeySelector, KeyWriter},
-    keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
+    keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
     operator::{
         AggregateFunction, Context, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
@@ -109,6 +110,14 @@ pub use crate::{
         AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks, WatermarkGenerator, WatermarkOutput,
         WatermarkStrategy,
     },
+    window::{
+        AllWindowedStream, ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger,
+        DeltaEvictor, DeltaTrigger, EventTimeSessionWindows, EventTimeTrigger, Evictor, GlobalWindows, NeverTrigger,
+        ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
+        SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, Trigger, TriggerContext,
+        TriggerResult, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner, WindowContext,
+        WindowElements, WindowedStream,
+    },
 };
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -117,7 +126,13 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink, FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair, PrintSink, ReadOrder, Record, ReducingState, Result, RuntimeContext, SequenceSource, SocketSink, SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, UpdateType, ValueState, WatermarkStrategy,
+        AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
+        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction,
+        KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag,
+        Pair, PrintSink, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result, RuntimeContext,
+        SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource,
+        SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, TimeWindow,
+        TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,
     };
 }
 

@@ -63,7 +63,12 @@ use serde::{Deserialize, Serialize};
 pub use file::HiddenLeftovers;
 
 use crate::{
-    base::{clock::{Clock, Timestamp}, config::nearest, ids::JobId, stream_element::RecordBatch},
+    base::{
+        clock::{Clock, Timestamp},
+        config::nearest,
+        ids::JobId,
+        stream_element::RecordBatch,
+    },
     graph::stream_graph::ConnectorSpec,
 };
 

@@ -1,21 +1,17 @@
 //! Functions over the records of one key: reductions and aggregations, which
-//! emit an update for each record or one result for each key at the end.
+//! emit an update for each record.
 
 use std::{marker::PhantomData, rc::Rc};
 
 use super::{Element, Function, SideOutputs};
 use crate::{
-    bindings::exports::engine::plugin::operator_chain::TimeDomain,
     collector::Collector,
     current,
     error::{Error, Outcome, Result},
     key::{KeySelector, encode_key_of, hash_of},
     record::{Key, Owned, Pair, Record},
-    state::{Slot, StateBackend, Timer, Timers, ValueCache},
+    state::{Slot, StateBackend, ValueCache},
 };
-
-/// End of a window over all time, when it fires and which what it emits carries, as in Flink.
-const END_OF_TIME: i64 = i64::MAX;
 
 /// A number that can be summed.
 #[diagnostic::on_unimplemented(message = "`{Self}` cannot be summed", label = "not a number")]
@@ -60,7 +56,7 @@ floats!(f32, f64);
 /// Aggregates the records of one key; as Flink's `AggregateFunction`.
 pub trait AggregateFunction<T: Record + ?Sized>: 'static {
     /// What is kept for each key.
-    type Accumulator: Owned;
+    type Accumulator: Owned + Clone;
     /// What is emitted with the key.
     type Output: Owned;
 
@@ -73,16 +69,40 @@ pub trait AggregateFunction<T: Record + ?Sized>: 'static {
     /// The result so far.
     fn get_result(&self, accumulator: &Self::Accumulator) -> Self::Output;
 
-    /// Joins two accumulators; called where windows merge.
+    /// Joins two accumulators; called where sessions merge, and for sliding windows, which share
+    /// accumulators of parts of time.
     fn merge(&self, accumulator: &mut Self::Accumulator, other: Self::Accumulator);
 }
 
 /// A running aggregation over the records of one key.
-pub(crate) trait Fold<T: Record + ?Sized>: 'static {
-    type State: Owned;
+pub trait Fold<T: Record + ?Sized>: 'static {
+    /// What is kept for each key.
+    type State: Owned + Clone;
+    /// What is emitted.
     type Output: Owned;
 
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// Returns an error if the record cannot be added; the state is as before then.
     fn add(&self, state: &mut Option<Self::State>, record: T::Ref<'_>) -> Result<()>;
+
+    /// As [`Fold::add`], where the record is not needed any more.
+    ///
+    /// # Errors
+    /// As [`Fold::add`].
+    #[inline]
+    fn add_view(&self, state: &mut Option<Self::State>, record: T::View<'_>) -> Result<()> {
+        self.add(state, T::peek(&record))
+    }
+
+    /// Adds what other records came to.
+    ///
+    /// # Errors
+    /// As [`Fold::add`].
+    fn merge(&self, state: &mut Option<Self::State>, other: Self::State) -> Result<()>;
+
+    /// The result so far.
     fn result(&self, state: &Self::State) -> Self::Output;
 }
 
@@ -96,6 +116,12 @@ impl<T: Record + ?Sized> Fold<T> for Count {
     #[inline]
     fn add(&self, state: &mut Option<u64>, _: T::Ref<'_>) -> Result<()> {
         *state.get_or_insert(0) += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn merge(&self, state: &mut Option<u64>, other: u64) -> Result<()> {
+        *state.get_or_insert(0) += other;
         Ok(())
     }
 
@@ -122,7 +148,12 @@ where
 
     #[inline]
     fn add(&self, state: &mut Option<N>, record: T::Ref<'_>) -> Result<()> {
-        let sum = state.unwrap_or(N::ZERO).checked_sum((self.number)(record));
+        Fold::<T>::merge(self, state, (self.number)(record))
+    }
+
+    #[inline]
+    fn merge(&self, state: &mut Option<N>, other: N) -> Result<()> {
+        let sum = state.unwrap_or(N::ZERO).checked_sum(other);
         *state = Some(sum.ok_or_else(|| sum_overflow::<N>())?);
         Ok(())
     }
@@ -157,9 +188,13 @@ macro_rules! extremes {
 
             #[inline]
             fn add(&self, state: &mut Option<V>, record: T::Ref<'_>) -> Result<()> {
-                let value = (self.value)(record);
-                if state.as_ref().is_none_or(|extreme| value.$replaces(extreme)) {
-                    *state = Some(value);
+                Fold::<T>::merge(self, state, (self.value)(record))
+            }
+
+            #[inline]
+            fn merge(&self, state: &mut Option<V>, other: V) -> Result<()> {
+                if state.as_ref().is_none_or(|extreme| other.$replaces(extreme)) {
+                    *state = Some(other);
                 }
                 Ok(())
             }
@@ -190,9 +225,49 @@ impl<T: Record + ?Sized, A: AggregateFunction<T>> Fold<T> for AggregateFold<A> {
         Ok(())
     }
 
+    fn merge(&self, state: &mut Option<A::Accumulator>, other: A::Accumulator) -> Result<()> {
+        match state {
+            Some(state) => self.0.merge(state, other),
+            None => *state = Some(other),
+        }
+        Ok(())
+    }
+
     #[inline]
     fn result(&self, state: &A::Accumulator) -> A::Output {
         self.0.get_result(state)
+    }
+}
+
+/// The user's reduction: what is kept is a record.
+pub(crate) struct ReduceFold<F>(pub(crate) Rc<F>);
+
+impl<T: Owned + Clone, F: Fn(T, T) -> T + 'static> Fold<T> for ReduceFold<F> {
+    type State = T;
+    type Output = T;
+
+    #[inline]
+    fn add(&self, state: &mut Option<T>, record: &T) -> Result<()> {
+        self.merge(state, record.clone())
+    }
+
+    #[inline]
+    fn add_view(&self, state: &mut Option<T>, record: T) -> Result<()> {
+        self.merge(state, record)
+    }
+
+    #[inline]
+    fn merge(&self, state: &mut Option<T>, other: T) -> Result<()> {
+        *state = Some(match state.take() {
+            Some(reduced) => (self.0)(reduced, other),
+            None => other,
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn result(&self, state: &T) -> T {
+        state.clone()
     }
 }
 
@@ -226,15 +301,6 @@ where
         }
     }
 
-    fn begin_timers(&mut self, timers: &[Timer<'_>]) {
-        self.values.begin_batch();
-        if self.values.is_complete() {
-            return;
-        }
-        timers.iter().for_each(|timer| self.values.prefetch(timer.hash, &[], |out| out.extend_from_slice(timer.key)));
-        self.values.fetch();
-    }
-
     /// The place of a record's key.
     #[inline(always)]
     fn slot(&mut self, record: T::Ref<'_>, element: Element) -> Slot {
@@ -258,24 +324,6 @@ where
                 K::with_encoded(key, scratch, |encoded| values.slot(hash_of(encoded, element.key_hash), encoded, &[]));
             f(K::shorten(key), values.value(slot))
         })
-    }
-
-    /// Registers the timer of a key that came for the first time: it fires when event time ends.
-    #[cold]
-    fn register_end(&mut self, timers: &Timers, record: T::Ref<'_>, element: Element) {
-        let Self { selector, scratch, .. } = self;
-        selector.with_key(record, |key| {
-            K::with_encoded(key, scratch, |encoded| {
-                let hash = hash_of(encoded, element.key_hash);
-                timers.register(TimeDomain::EventTime, END_OF_TIME, hash, encoded, &[]);
-            });
-        });
-    }
-
-    /// Takes the value of a timer's key.
-    fn take(&mut self, timer: Timer<'_>) -> Option<V> {
-        let slot = self.values.slot(timer.hash, timer.key, &[]);
-        self.values.value(slot).take()
     }
 }
 
@@ -329,78 +377,6 @@ where
     }
 }
 
-/// Emits each key with its result when event time ends.
-pub(crate) struct AtEnd<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> {
-    by_key: ByKey<T, K, S, A::State>,
-    fold: A,
-    timers: Timers,
-}
-
-impl<T, K, S, A> AtEnd<T, K, S, A>
-where
-    T: Record + ?Sized,
-    K: Key + ?Sized,
-    S: KeySelector<T, K>,
-    A: Fold<T>,
-{
-    pub(crate) fn new(selector: Rc<S>, fold: A, states: &StateBackend) -> Self {
-        Self { by_key: ByKey::new(selector, states), fold, timers: states.timers() }
-    }
-}
-
-impl<T, K, S, A> Function<T, Pair<K, A::Output>> for AtEnd<T, K, S, A>
-where
-    T: Record + ?Sized,
-    K: Key + ?Sized,
-    S: KeySelector<T, K>,
-    A: Fold<T>,
-{
-    fn begin_batch(&mut self, rows: &[u8]) {
-        self.by_key.begin_batch(rows);
-    }
-
-    #[inline(always)]
-    fn process(
-        &mut self,
-        record: T::View<'_>,
-        element: Element,
-        _: &mut Collector<Pair<K, A::Output>>,
-        _: &mut SideOutputs,
-    ) {
-        let Self { by_key, fold, timers } = self;
-        let record = T::peek(&record);
-        let (is_new, added) =
-            by_key.with_value(record, element, |_, value| (value.is_none(), fold.add(value, record)));
-        if is_new {
-            by_key.register_end(timers, record, element);
-        }
-        if let Err(error) = added {
-            current::reject(current::node(), &error);
-        }
-    }
-
-    fn begin_timers(&mut self, timers: &[Timer<'_>]) {
-        self.by_key.begin_timers(timers);
-    }
-
-    fn on_timer(
-        &mut self,
-        _: TimeDomain,
-        timer: Timer<'_>,
-        out: &mut Collector<Pair<K, A::Output>>,
-        _: &mut SideOutputs,
-    ) {
-        if let Some(value) = self.by_key.take(timer) {
-            let result = self.fold.result(&value);
-            K::decode(timer.key, |key| out.collect((K::peek(&key), result))).expect("the key was encoded here");
-        }
-    }
-
-    fn flush_state(&mut self) {
-        self.by_key.values.flush();
-    }
-}
-
 /// Emits the reduced record, for each record.
 pub(crate) struct KeyedReduce<T, K: ?Sized, S, F> {
     by_key: ByKey<T, K, S, T>,
@@ -444,54 +420,6 @@ where
 
     fn flush_state(&mut self) {
         self.by_key.values.flush();
-    }
-}
-
-/// Emits each key's reduced record when event time ends.
-pub(crate) struct ReduceAtEnd<T, K: ?Sized, S, F> {
-    reduce: KeyedReduce<T, K, S, F>,
-    timers: Timers,
-}
-
-impl<T: Owned, K: Key + ?Sized, S: KeySelector<T, K>, F: Fn(T, T) -> T> ReduceAtEnd<T, K, S, F> {
-    pub(crate) fn new(selector: Rc<S>, function: Rc<F>, states: &StateBackend) -> Self {
-        Self { reduce: KeyedReduce::new(selector, function, states), timers: states.timers() }
-    }
-}
-
-impl<T, K, S, F> Function<T, T> for ReduceAtEnd<T, K, S, F>
-where
-    T: Owned,
-    K: Key + ?Sized,
-    S: KeySelector<T, K>,
-    F: Fn(T, T) -> T + 'static,
-{
-    fn begin_batch(&mut self, rows: &[u8]) {
-        self.reduce.by_key.begin_batch(rows);
-    }
-
-    #[inline(always)]
-    fn process(&mut self, record: T, element: Element, _: &mut Collector<T>, _: &mut SideOutputs) {
-        let Self { reduce, timers } = self;
-        let slot = reduce.by_key.slot(&record, element);
-        if reduce.by_key.values.get(slot).is_none() {
-            reduce.by_key.register_end(timers, &record, element);
-        }
-        reduce.reduce(slot, record);
-    }
-
-    fn begin_timers(&mut self, timers: &[Timer<'_>]) {
-        self.reduce.by_key.begin_timers(timers);
-    }
-
-    fn on_timer(&mut self, _: TimeDomain, timer: Timer<'_>, out: &mut Collector<T>, _: &mut SideOutputs) {
-        if let Some(reduced) = self.reduce.by_key.take(timer) {
-            out.collect(reduced);
-        }
-    }
-
-    fn flush_state(&mut self) {
-        self.reduce.by_key.values.flush();
     }
 }
 

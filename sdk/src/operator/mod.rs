@@ -24,7 +24,7 @@ pub use self::{
     stateless::Context,
 };
 pub(crate) use self::{
-    keyed::{AtEnd, Count, FlatMapWithState, Fold, KeyedReduce, MaxOf, MinOf, ReduceAtEnd, Running, SumOf, VALUE},
+    keyed::{Count, FlatMapWithState, Fold, KeyedReduce, MaxOf, MinOf, ReduceFold, Running, SumOf, VALUE},
     process::{Keyed, KeyedCoProcess, KeyedProcess},
     source::{Elements, SourceFactory},
     stateless::{Filter, FlatMap, FormatOutput, HashOutput, Identity, Map, PartitionOutput, Process, TryMap},
@@ -743,7 +743,10 @@ where
 
 /// The error of a node that cannot stand behind another one.
 fn not_first(wiring: &dyn Wiring) -> Error {
-    Error::new(format!("node {} is not the first of its segment, but keeps keyed state or has two inputs", wiring.node()))
+    Error::new(format!(
+        "node {} is not the first of its segment, but keeps keyed state or has two inputs",
+        wiring.node()
+    ))
 }
 
 /// A collector for an output of the node that is being built.

@@ -138,9 +138,10 @@ impl<'c, K: Key + ?Sized> KeyedContext<'c, K> {
 
     /// Lends the current key.
     pub fn with_current_key<R>(&self, f: impl FnOnce(K::Ref<'_>) -> R) -> R {
-        self.keyed.states.scope.with(|_, key, _| {
-            K::decode(key, |key| f(K::peek(&key))).expect("the current key was encoded here")
-        })
+        self.keyed
+            .states
+            .scope
+            .with(|_, key, _| K::decode(key, |key| f(K::peek(&key))).expect("the current key was encoded here"))
     }
 
     /// Timers of the current key, and the time.

@@ -75,6 +75,12 @@ pub trait Record: 'static {
         None
     }
 
+    /// Bytes that the record takes encoded, about, for caches that have a limit. Records with many
+    /// parts override it, so that changing one of these does not cost more the more there are.
+    fn weigh(record: Self::Ref<'_>, scratch: &mut Vec<u8>) -> usize {
+        Self::with_encoded(record, scratch, <[u8]>::len)
+    }
+
     /// Lends the encoded record, in `scratch` unless it lies in memory as it is encoded.
     fn with_encoded<R>(record: Self::Ref<'_>, scratch: &mut Vec<u8>, f: impl FnOnce(&[u8]) -> R) -> R {
         scratch.clear();
@@ -313,6 +319,11 @@ macro_rules! owned_record {
                 Value::write(record, out);
             }
 
+            #[inline]
+            fn weigh(record: &Self, scratch: &mut Vec<u8>) -> usize {
+                Value::weigh(record, scratch)
+            }
+
             $(
                 #[inline]
                 fn with_encoded<R>(record: &Self, _scratch: &mut Vec<u8>, f: impl FnOnce(&[u8]) -> R) -> R {
@@ -328,6 +339,8 @@ macro_rules! owned_record {
 macro_rules! number_records {
     ($($type:ty),*) => { $(owned_record!([] $type, encoded: |number| number.to_le_bytes());)* };
 }
+
+pub(crate) use owned_record;
 
 number_records!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
 owned_record!([] bool);

@@ -177,10 +177,8 @@ impl States {
 
     /// A map for each key.
     pub fn map<M: Key + ?Sized, V: Owned>(&mut self, name: &str) -> MapState<M, V> {
-        let declaration = StateDeclaration {
-            map_key_type: Some(descriptor_of::<M>()),
-            ..state::<V>(name, StateKind::Map)
-        };
+        let declaration =
+            StateDeclaration { map_key_type: Some(descriptor_of::<M>()), ..state::<V>(name, StateKind::Map) };
         let declaration = self.declare(declaration);
         let state = MapState::new(self.backend.map(name), self.scope.clone(), declaration);
         self.caches.push(state.cached());

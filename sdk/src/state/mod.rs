@@ -47,6 +47,7 @@ mod tests;
 
 use std::{cell::Cell, rc::Rc};
 
+use self::wire::StateId;
 pub use self::{
     broadcast::{BroadcastState, BroadcastStateWriter},
     declare::{StateTtlConfig, States, UpdateType},
@@ -60,7 +61,6 @@ pub(crate) use self::{
     timers::{Timer, Timers},
     value::ValueCache,
 };
-use self::wire::StateId;
 use crate::{
     bindings::{engine::plugin::graph::StreamNode, exports::engine::plugin::operator_chain::OperatorContext},
     host,

@@ -126,12 +126,7 @@ impl<E: Default> Table<E> {
     }
 
     pub(super) fn stats(&self) -> CacheStats {
-        CacheStats {
-            misses: self.misses,
-            evictions: self.evictions,
-            bytes: self.bytes,
-            entries: self.index.len(),
-        }
+        CacheStats { misses: self.misses, evictions: self.evictions, bytes: self.bytes, entries: self.index.len() }
     }
 
     #[inline]

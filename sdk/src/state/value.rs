@@ -299,11 +299,9 @@ impl<V: Owned> ValueCache<V> {
     }
 
     fn weigh(&mut self, place: u32) {
-        self.scratch.clear();
-        if let Some(value) = &self.table.entry(place).content {
-            V::encode(value, &mut self.scratch);
-        }
-        self.table.weigh(place, self.scratch.len());
+        let Self { table, scratch, .. } = self;
+        let bytes = table.entry(place).content.as_ref().map_or(0, |value| V::weigh(value, scratch));
+        table.weigh(place, bytes);
     }
 
     /// Notes an entry to be written.
