@@ -242,7 +242,7 @@ impl<T: Record + ?Sized> DataStream<T> {
         self.keyed(ByWriter::new(key))
     }
 
-    fn keyed<K: Key + ?Sized, S: KeySelector<T, K>>(&self, selector: S) -> KeyedStream<T, K, S> {
+    pub(crate) fn keyed<K: Key + ?Sized, S: KeySelector<T, K>>(&self, selector: S) -> KeyedStream<T, K, S> {
         let selector = Rc::new(selector);
         let stream = self.with_selector("Key By", Partitioner::Hash, hash_output::<T, K, S>(selector.clone()));
         KeyedStream::new(stream, selector)

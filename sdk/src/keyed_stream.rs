@@ -53,6 +53,11 @@ where
         Self { stream, selector, _key: PhantomData }
     }
 
+    /// How records are asked for their key.
+    pub(crate) fn selector(&self) -> Rc<S> {
+        Rc::clone(&self.selector)
+    }
+
     /// Adds an operator with keyed states.
     pub(crate) fn keyed_operator<U, F>(
         &self,

@@ -52,6 +52,8 @@ mod window;
 mod environment;
 mod data_stream;
 mod keyed_stream;
+mod join;
+mod rank;
 mod segment;
 mod exports;
 mod current;
@@ -91,6 +93,10 @@ pub use crate::{
     data_stream::{DataStream, OutputTag},
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
+    join::{
+        IntervalJoin, IntervalJoinContext, IntervalJoined, JoinEqualTo, JoinWhere, JoinedStreams, RegularJoin,
+        WindowedJoin,
+    },
     key::{KeySelector, KeyWriter},
     keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
@@ -98,7 +104,8 @@ pub use crate::{
         AggregateFunction, Context, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
         RuntimeContext, SourceFunction, SourceStatus, TimerService,
     },
-    record::{Bytes, Key, Owned, Pair, Record},
+    rank::{Deduplicate, EventTimeDeduplicate, Keep, TopN},
+    record::{Bytes, Either, Key, Owned, Pair, Record, TaggedUnion},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
     source::{Compression, FileSource, NexmarkSource, ReadOrder, SequenceSource, SocketSource, Source, StdinSource},
     state::{
@@ -127,7 +134,7 @@ pub use crate::test_harness::TestHarness;
 pub mod prelude {
     pub use crate::{
         AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
-        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction,
+        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Keep, Key, KeyWriter, KeyedCoProcessFunction,
         KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag,
         Pair, PrintSink, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result, RuntimeContext,
         SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource,

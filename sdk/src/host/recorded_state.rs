@@ -93,6 +93,14 @@ pub(crate) fn kept(instance: InstanceId, state: u32) -> Vec<(Vec<u8>, Vec<u8>, K
     })
 }
 
+/// True if any instance has state or timers.
+#[cfg(test)]
+pub(crate) fn kept_anything() -> bool {
+    INSTANCES.with_borrow(|instances| {
+        instances.values().any(|instance| !instance.states.is_empty() || !instance.timers.is_empty())
+    })
+}
+
 /// The timers of an instance that wait.
 pub(crate) fn kept_timers(instance: InstanceId) -> Vec<KeptTimer> {
     INSTANCES.with_borrow(|instances| {

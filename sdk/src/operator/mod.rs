@@ -189,11 +189,16 @@ impl SideOutputs {
     /// # Panics
     /// Panics if the side output was taken with a tag of another type.
     pub(crate) fn output<X: Record + ?Sized>(&mut self, tag: &OutputTag<X>, timestamp: i64, record: X::View<'_>) {
-        let Some((_, collector)) = self.0.iter_mut().find(|(name, _)| name == tag.name()) else {
+        self.collect::<X>(tag.name(), record, timestamp);
+    }
+
+    /// As [`SideOutputs::output`], by the name of the tag.
+    pub(crate) fn collect<X: Record + ?Sized>(&mut self, name: &str, record: X::View<'_>, timestamp: i64) {
+        let Some((_, collector)) = self.0.iter_mut().find(|(side, _)| side == name) else {
             return;
         };
         let Some(collector) = collector.as_any().downcast_mut::<Collector<X>>() else {
-            panic!("side output \"{}\" was taken with a tag of another record type", tag.name());
+            panic!("side output \"{name}\" was taken with a tag of another record type");
         };
         collector.set_timestamp(timestamp);
         collector.collect(record);

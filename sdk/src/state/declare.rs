@@ -272,7 +272,7 @@ impl StateTtlConfig {
         Self { update_type, ..self }
     }
 
-    pub(super) fn time_to_live(self) -> TimeToLive {
+    pub(crate) fn time_to_live(self) -> TimeToLive {
         TimeToLive {
             duration_ms: i64::try_from(self.duration.as_millis()).unwrap_or(i64::MAX),
             on_read: self.update_type == UpdateType::OnReadAndWrite,

@@ -277,6 +277,12 @@ impl TestHarness {
         self.each_segment(|segment| segment.notify(Signal::ProcessingTime(now)))
     }
 
+    /// Lets the host know all state that it does not.
+    #[cfg(test)]
+    pub(crate) fn snapshot(&mut self) -> Result<()> {
+        (0..self.segments.len()).try_for_each(|index| self.call(index, Segment::snapshot))
+    }
+
     /// Polls sources of the plugin to their ends, then ends event time and all inputs. Timers
     /// in processing time that wait are dropped.
     ///
