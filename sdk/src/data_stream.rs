@@ -16,7 +16,9 @@ use crate::{
     },
     record::{Key, Owned, Record, descriptor_of},
     sink::{DataStreamSink, PrintSink, Sink, node_settings},
+    source,
     text::{Format, Text},
+    watermark::{TimestampsAndWatermarks, WatermarkStrategy},
     window::{AllWindowedStream, NoKey, WindowAssigner},
 };
 
@@ -91,6 +93,41 @@ impl<T: Record + ?Sized> DataStream<T> {
         graph.connect(&self.origins, (node, 0), &descriptor_of::<T>());
         drop(graph);
         DataStream::of_node(self.graph.clone(), node)
+    }
+
+    /// Gives the records timestamps, and the stream watermarks; see [`WatermarkStrategy`].
+    ///
+    /// The operator has the parallelism of the one before it: watermarks hold for the records of
+    /// one subtask in the order in which its source gives them, so they are best made right behind
+    /// the source. A native source of several files then reads these side by side, unless
+    /// [`FileSource::read_order`](crate::FileSource::read_order) says otherwise.
+    pub fn assign_timestamps_and_watermarks(&self, strategy: WatermarkStrategy<T>) -> Self {
+        let (mistake, alignment) = (strategy.mistake(), strategy.alignment.clone());
+        let strategy = Rc::new(strategy);
+        let stream: Self = self.operator("Timestamps/Watermarks", "TimestampsAndWatermarks", move || {
+            TimestampsAndWatermarks::new(strategy.clone())
+        });
+        let mut graph = self.graph.borrow_mut();
+        let node = stream.origins[0].node;
+        let before = self.plain_node().and_then(|before| graph.node(before)?.parallelism);
+        let added = graph.node_mut(node);
+        added.parallelism = before;
+        added.generates_watermarks = true;
+        let (sources, others) = graph.sources_before(node);
+        for connector in sources {
+            if let Some(connector) = graph.connector_mut(connector) {
+                source::prepare_for_watermarks(connector, alignment.as_ref());
+            }
+        }
+        if let Some(mistake) = mistake {
+            graph.error(mistake.to_owned());
+        }
+        if others && alignment.is_some() {
+            graph
+                .error("with_watermark_alignment is for sources of the engine, not for those of the plugin".to_owned());
+        }
+        drop(graph);
+        stream
     }
 
     /// Makes one record of each record.

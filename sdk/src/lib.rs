@@ -44,6 +44,7 @@ mod key;
 mod collector;
 mod state;
 mod operator;
+mod watermark;
 mod source;
 mod sink;
 mod graph;
@@ -111,12 +112,16 @@ pub use crate::{
     rank::{Deduplicate, EventTimeDeduplicate, Keep, TopN},
     record::{Bytes, Either, Key, Owned, Pair, Record, TaggedUnion},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
-    source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},
+    source::{Compression, FileSource, NexmarkSource, ReadOrder, SequenceSource, SocketSource, Source, StdinSource},
     state::{
         AggregatingState, BroadcastState, BroadcastStateWriter, ListState, MapState, ReducingState, StateTtlConfig,
         States, UpdateType, ValueState,
     },
     text::{Csv, CsvField, CsvRow, Format, Text},
+    watermark::{
+        AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks, WatermarkGenerator, WatermarkOutput,
+        WatermarkStrategy,
+    },
     window::{
         AllWindowedStream, ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger,
         DeltaEvictor, DeltaTrigger, EventTimeSessionWindows, EventTimeTrigger, Evictor, GlobalWindows, NeverTrigger,
@@ -137,11 +142,11 @@ pub mod prelude {
         Collector, Context, DataStream, DiscardSink, EventTimeSessionWindows, FileSink, FileSource, GlobalWindows,
         Keep, Key, KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext,
         KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
-        PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, Record, ReducingState, Result, RuntimeContext,
-        SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource,
-        SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, TimeWindow,
-        TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WindowContext, WindowElements,
-        WindowStates,
+        PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result,
+        RuntimeContext, SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink,
+        SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment,
+        TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,
+        WindowContext, WindowElements, WindowStates,
     };
 }
 

@@ -238,13 +238,14 @@ macro_rules! node_settings {
 
             /// Sets the number of subtasks.
             pub fn set_parallelism(self, parallelism: u32) -> Self {
-                let mut graph = self.graph.borrow_mut();
                 let node: fn(&Self) -> Option<u32> = $node;
-                if let Some(node) = node(&self) {
-                    graph.check_parallelism(node, parallelism);
+                match node(&self) {
+                    Some(node) => {
+                        self.graph.borrow_mut().set_parallelism(node, parallelism);
+                        self
+                    }
+                    None => self.set(|_| {}),
                 }
-                drop(graph);
-                self.set(|node| node.parallelism = Some(parallelism))
             }
         }
     };

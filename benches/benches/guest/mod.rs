@@ -86,6 +86,10 @@ where
         state_cache_bytes: limits.state_cache_bytes as u64,
         outputs: outputs.collect(),
         nodes,
+        operator: plugin.to_owned(),
+        is_keyed: false,
+        states: Vec::new(),
+        state_cache_bytes: limits.state_cache_bytes as u64,
     };
     let replay = Replay { args, graph_digest: graph_digest(&graph) };
     Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), Rows(rows)).expect("it opens")

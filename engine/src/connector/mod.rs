@@ -14,6 +14,7 @@
 //! |            | `watch`                   | `true`: look for new files for ever; default `false`     |
 //! |            | `watch-interval`          | pause between two looks, default `1 s`                   |
 //! |            | `chunk-bytes`             | at most `8 MiB`; default: by the size of the file        |
+//! |            | `read-order`              | `in-order` (default): one file after the other; `side-by-side`: together, the one furthest behind in event time first; `auto`: side by side if there are several |
 //! | `socket`   | `address`                 | `host:port` to connect to; read by one subtask           |
 //! | `stdin`    |                           | standard input; read by one subtask                      |
 //! | these      | `format`                  | `lines` (default), `json` (lines of JSON), `csv`         |
@@ -62,7 +63,12 @@ use serde::{Deserialize, Serialize};
 pub use file::HiddenLeftovers;
 
 use crate::{
-    base::{clock::Clock, config::nearest, ids::JobId, stream_element::RecordBatch},
+    base::{
+        clock::{Clock, Timestamp},
+        config::nearest,
+        ids::JobId,
+        stream_element::RecordBatch,
+    },
     graph::stream_graph::ConnectorSpec,
 };
 
@@ -271,6 +277,16 @@ pub enum ReaderOutput {
     End,
 }
 
+/// A reader that holds several splits together goes from one to another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SplitChange {
+    /// The rows of the following batches come from this split. One that was not named
+    /// before begins: it takes part in the watermark from here on, also without rows.
+    Begin(u32),
+    /// The split was read to its end.
+    End(u32),
+}
+
 /// Reads the splits of one subtask; lives on the task's thread.
 pub trait SourceReader {
     /// Begins a split. Called when [`ReaderOutput::NeedSplit`] was answered.
@@ -285,6 +301,15 @@ pub trait SourceReader {
     /// Returns an error if reading or decoding fails. Rows that do not fit are
     /// handed to [`ReaderContext::rejected`] first.
     fn poll(&mut self, max_bytes: usize) -> Result<ReaderOutput, ConnectorError>;
+
+    /// Takes what changed since the last time, which holds before the rows of the last batch. A
+    /// reader that reads one split after the other, in the order of event time, names none.
+    fn take_split_changes(&mut self) -> Vec<SplitChange> {
+        Vec::new()
+    }
+
+    /// Takes the highest event time that was seen in a split.
+    fn report_split_time(&mut self, _split: u32, _time: Timestamp) {}
 
     /// Where reading stands, for messages: "input.log line 17" or "sequence at 5".
     fn position(&self) -> String;

@@ -65,6 +65,8 @@ pub struct TaskMetrics {
     pub cpu_ns: u64,
     /// Watermark over all inputs, milliseconds since the epoch.
     pub input_watermark: Option<i64>,
+    /// The subtask that holds the watermark back, if other inputs are ahead of it.
+    pub held_back_by: Option<HoldingSubtask>,
     /// Rows that were refused and skipped or put aside.
     pub rejected_rows: u64,
     /// Bytes of guest memory.
@@ -73,6 +75,41 @@ pub struct TaskMetrics {
     pub log_lines_dropped: u64,
     /// Further metrics by operator name and metric name, the guests' among them.
     pub operators: Vec<OperatorMetric>,
+}
+
+/// A subtask whose watermark is behind those of others.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HoldingSubtask {
+    /// Name of its vertex.
+    pub vertex: String,
+    /// Zero-based.
+    pub subtask_index: u32,
+    /// Its watermark, milliseconds since the epoch; none before the first.
+    pub watermark: Option<i64>,
+}
+
+/// Names of operators' metrics that clients look for.
+pub mod operator_metrics {
+    /// Flink's: watermark over all inputs.
+    pub const CURRENT_INPUT_WATERMARK: &str = "currentInputWatermark";
+    /// Flink's: last watermark that went out.
+    pub const CURRENT_OUTPUT_WATERMARK: &str = "currentOutputWatermark";
+    /// Flink's: rows that came after their window had ended. Counted by the plugin.
+    pub const NUM_LATE_RECORDS_DROPPED: &str = "numLateRecordsDropped";
+    /// Bytes of keyed state.
+    pub const STATE_BYTES: &str = "stateBytes";
+    /// Values, lists and pairs of maps.
+    pub const NUM_STATE_ENTRIES: &str = "numStateEntries";
+    /// Bytes of the key group that has most state.
+    pub const MAX_KEY_GROUP_STATE_BYTES: &str = "maxKeyGroupStateBytes";
+    /// Event-time timers that wait.
+    pub const NUM_EVENT_TIME_TIMERS: &str = "numEventTimeTimers";
+    /// Processing-time timers that wait.
+    pub const NUM_PROCESSING_TIME_TIMERS: &str = "numProcessingTimeTimers";
+    /// Entries of keyed state that the plugin found in its own memory. Counted by the plugin.
+    pub const STATE_CACHE_HITS: &str = "stateCacheHits";
+    /// Entries of keyed state that the plugin had to ask for. Counted by the plugin.
+    pub const STATE_CACHE_MISSES: &str = "stateCacheMisses";
 }
 
 /// A metric of one operator.

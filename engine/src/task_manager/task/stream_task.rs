@@ -16,7 +16,7 @@ use super::{
     times::Waiting,
 };
 use crate::{
-    base::{clock::Clock, ids::BlobDigest},
+    base::{clock::Clock, config::options, ids::BlobDigest},
     connector::{Committable, Permissions, SplitAssignment},
     graph::job_graph::{IntermediateDataSet, JobVertex},
     protocol::{
@@ -124,6 +124,8 @@ impl StreamTask {
         self.mailbox.take_messages()?;
         reporter.report(TaskState::Running);
 
+        let interval = self.info.configuration.get(&options::AUTO_WATERMARK_INTERVAL);
+        let watermark_interval = (chain.generates_watermarks() && !interval.is_zero()).then_some(interval);
         let sources = chain.sources().into_iter().map(|(place, node)| Source { place, node, phase: Phase::Ready });
         let mut task_loop = TaskLoop {
             sources: sources.collect(),
@@ -135,6 +137,8 @@ impl StreamTask {
             attempt: &self.deployment,
             sinks_flushed: Duration::ZERO,
             published: Duration::ZERO,
+            watermark_interval,
+            watermarks_due: watermark_interval.map(|interval| self.services.clock.monotonic() + interval),
             counters,
         };
         let result = task_loop.run();
@@ -297,6 +301,10 @@ struct TaskLoop<'a> {
     attempt: &'a TaskDeployment,
     sinks_flushed: Duration,
     published: Duration,
+    /// Time between two watermarks, if operators of the chain make them.
+    watermark_interval: Option<Duration>,
+    /// When they make them next, on the monotonic clock.
+    watermarks_due: Option<Duration>,
     counters: &'a TaskCounters,
 }
 
@@ -311,7 +319,7 @@ impl TaskLoop<'_> {
             let next_flush = self.chain.flush_if_due(now, self.mailbox)?;
             self.take_care(now)?;
 
-            let mut progress = false;
+            let mut progress = self.fire_timers()?;
             for index in 0..self.sources.len() {
                 progress |= self.step_source(index, now)?;
             }
@@ -328,6 +336,17 @@ impl TaskLoop<'_> {
         }
     }
 
+    /// Fires processing-time timers. Returns false if none is due.
+    fn fire_timers(&mut self) -> Result<bool, OperatorError> {
+        let Some(at) = self.chain.next_processing_time() else { return Ok(false) };
+        let now = self.clock.now();
+        if now < at {
+            return Ok(false);
+        }
+        self.chain.fire_processing_timers(now, self.mailbox)?;
+        Ok(true)
+    }
+
     /// Does what is due from time to time.
     fn take_care(&mut self, now: Duration) -> Result<(), OperatorError> {
         if self.sinks_flushed + SINK_FLUSH_INTERVAL <= now {
@@ -337,6 +356,10 @@ impl TaskLoop<'_> {
         if self.published + PUBLISH_INTERVAL <= now {
             self.published = now;
             self.publish();
+        }
+        if self.watermarks_due.is_some_and(|due| due <= now) {
+            self.watermarks_due = self.watermark_interval.map(|interval| now + interval);
+            self.chain.advance_processing_time(self.clock.now(), self.mailbox)?;
         }
         Ok(())
     }
@@ -356,7 +379,7 @@ impl TaskLoop<'_> {
         match answer.assignment {
             SplitAssignment::Split(split) => {
                 source.phase = Phase::Ready;
-                self.chain.add_split(source.place, split)
+                self.chain.add_split(source.place, split, self.mailbox)
             }
             SplitAssignment::Wait(millis) => {
                 source.phase = Phase::RequestSplitAt(self.clock.monotonic() + Duration::from_millis(millis));
@@ -416,7 +439,9 @@ impl TaskLoop<'_> {
             Phase::IdleUntil(at) | Phase::RequestSplitAt(at) => Some(at),
             Phase::Ready | Phase::SplitRequested | Phase::Ended => None,
         });
-        let alarm = alarms.chain(next_flush).min();
+        let next_timer = self.chain.next_processing_time();
+        let next_timer = next_timer.map(|at| self.clock.monotonic() + at.since(self.clock.now()));
+        let alarm = alarms.chain(next_flush).chain(next_timer).chain(self.watermarks_due).min();
         let timeout = alarm.map(|at| at.saturating_sub(self.clock.monotonic()));
         Ok(self.mailbox.wait(Waiting::Idle, timeout, WaitFor::Element(&self.gates))?)
     }

@@ -39,6 +39,7 @@ use crate::{
         job_master::SplitRequest,
         task_executor::{InputChannelDeployment, InputGateDeployment, ResultPartitionDeployment},
     },
+    state::{KeyedState, KeyedStateContext, StateUsage, TimeDomain},
     task_manager::operator::{GuestSegment, OpenSegment, Outputs, Plugin},
     wasm::{
         CancelFlag, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, SegmentContext, SourceStatus,
@@ -340,11 +341,25 @@ pub type Function = Arc<dyn Fn(u32, u32, &[u8]) -> Result<Vec<Vec<u8>>, GuestFai
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Call {
     Open,
+    /// Number of timers.
+    FireTimers(TimeDomain, Timestamp, u32),
     Watermark(Timestamp),
     Status(WatermarkStatus),
     EndInput(u32),
     Close,
 }
+
+/// Why an operator registers timers.
+pub enum Cause<'a> {
+    Row(&'a [u8]),
+    Timer(i64),
+}
+
+/// The timers that the first operator of a segment registers, all for one empty key.
+pub type Registers = Arc<dyn Fn(Cause<'_>) -> Vec<(TimeDomain, i64)> + Send + Sync>;
+
+/// Bytes of a fired timer with an empty key and namespace.
+const TIMER_BYTES: usize = 16;
 
 /// Calls by segment's first node and subtask.
 pub type Calls = Arc<Mutex<BTreeMap<(u32, u32), Vec<Call>>>>;
@@ -354,11 +369,13 @@ pub type Calls = Arc<Mutex<BTreeMap<(u32, u32), Vec<Call>>>>;
 pub struct TestPlugin {
     pub edges: Vec<StreamEdge>,
     pub function: Function,
+    pub registers: Registers,
     pub calls: Calls,
 }
 
 struct TestSegment {
     plugin: TestPlugin,
+    state: KeyedState,
     context: SegmentContext,
     outputs: Outputs,
     cancel: CancelFlag,
@@ -367,8 +384,22 @@ struct TestSegment {
 
 impl Plugin for TestPlugin {
     fn open(&self, request: OpenSegment<'_>) -> Result<Box<dyn GuestSegment>, GuestError> {
+        let SegmentContext { subtask_index, parallelism, max_parallelism, .. } = *request.context;
+        let state = KeyedState::new(KeyedStateContext {
+            operator: request.context.operator.clone(),
+            is_keyed: true,
+            states: Vec::new(),
+            subtask_index,
+            parallelism,
+            max_parallelism,
+            bytes_max: 1 << 20,
+            value_bytes_max: 0,
+            timers_max: 100_000,
+            result_bytes_max: 0,
+        });
         let segment = TestSegment {
             plugin: self.clone(),
+            state,
             context: request.context.clone(),
             outputs: request.outputs,
             cancel: request.cancel,
@@ -383,6 +414,15 @@ impl TestSegment {
     fn note(&self, call: Call) {
         let key = (self.context.nodes[0], self.context.subtask_index);
         self.plugin.calls.lock().unwrap().entry(key).or_default().push(call);
+    }
+
+    fn register_timers(&mut self, cause: Cause<'_>) {
+        for (domain, timestamp) in (self.plugin.registers)(cause) {
+            let mut timer = vec![u8::from(domain == TimeDomain::ProcessingTime)];
+            timer.extend_from_slice(&timestamp.to_le_bytes());
+            timer.extend_from_slice(&[0; TIMER_BYTES - 8]);
+            self.state.register_timers(1, &timer, &|| true).unwrap();
+        }
     }
 
     fn error(&self, failure: GuestFailure, node: u32, row: u32, message: &str) -> GuestError {
@@ -452,6 +492,7 @@ impl GuestSegment for TestSegment {
         match batch.kind {
             BatchKind::Rows => {
                 for (index, row) in (0..).zip(Rows::new(&batch.data)) {
+                    self.register_timers(Cause::Row(row.as_ref().unwrap().payload));
                     self.process_row(node, input, index, row.unwrap().payload)?;
                 }
             }
@@ -480,6 +521,30 @@ impl GuestSegment for TestSegment {
         Ok(())
     }
 
+    fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError> {
+        let mut fired = Vec::new();
+        let count = self.state.take_due_timers(domain, time, &mut fired);
+        if count == 0 {
+            return Ok(false);
+        }
+        self.note(Call::FireTimers(domain, time, count));
+        // Each emits its timestamp.
+        for timer in fired.chunks(TIMER_BYTES) {
+            let timestamp = i64::from_le_bytes(timer[..8].try_into().unwrap());
+            self.emit(self.context.nodes[0], 0, &timestamp.to_be_bytes())?;
+            self.register_timers(Cause::Timer(timestamp));
+        }
+        Ok(true)
+    }
+
+    fn next_processing_time(&self) -> Option<Timestamp> {
+        self.state.next_processing_time()
+    }
+
+    fn state_usage(&self) -> StateUsage {
+        self.state.usage()
+    }
+
     fn poll_source(&mut self, _max_bytes: u32) -> Result<SourceStatus, GuestError> {
         self.polls += 1;
         match self.polls {
@@ -490,6 +555,18 @@ impl GuestSegment for TestSegment {
             2 => Ok(SourceStatus::Idle),
             _ => Ok(SourceStatus::End),
         }
+    }
+
+    fn begin_split(&mut self, _split: u32) -> Result<(), GuestError> {
+        Ok(())
+    }
+
+    fn end_split(&mut self, _split: u32) -> Result<(), GuestError> {
+        Ok(())
+    }
+
+    fn advance_processing_time(&mut self, _now: Timestamp) -> Result<(), GuestError> {
+        Ok(())
     }
 
     fn end_input(&mut self, input: u32) -> Result<(), GuestError> {
@@ -691,9 +768,13 @@ const EVENTS_MAX: usize = 10_000;
 
 impl Cluster {
     pub fn new(job: &TestJob, function: Function) -> Self {
+        Self::with_timers(job, function, Arc::new(|_| Vec::new()))
+    }
+
+    pub fn with_timers(job: &TestJob, function: Function, registers: Registers) -> Self {
         let calls = Calls::default();
         let edges = job.info.vertices.iter().flat_map(|vertex| vertex.chained_edges.clone()).collect();
-        let plugin = TestPlugin { edges, function, calls: Arc::clone(&calls) };
+        let plugin = TestPlugin { edges, function, registers, calls: Arc::clone(&calls) };
         Self { calls, ..Self::with_plugin(Arc::new(plugin)) }
     }
 
