@@ -111,7 +111,8 @@ impl<T: Record + ?Sized> DataStream<T> {
             graph.error(mistake.to_owned());
         }
         if others && alignment.is_some() {
-            graph.error("with_watermark_alignment is for sources of the engine, not for those of the plugin".to_owned());
+            graph
+                .error("with_watermark_alignment is for sources of the engine, not for those of the plugin".to_owned());
         }
         drop(graph);
         stream

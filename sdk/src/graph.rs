@@ -9,8 +9,8 @@ use std::{
 
 use crate::{
     bindings::engine::plugin::graph::{
-        ChainingStrategy, Connector, Operator as OperatorKind, Partitioner, StateDeclaration, StateKind, StreamEdge, StreamGraph,
-        StreamNode,
+        ChainingStrategy, Connector, Operator as OperatorKind, Partitioner, StateDeclaration, StateKind, StreamEdge,
+        StreamGraph, StreamNode,
     },
     collector::AnyCollector,
     error::{Error, Result},

@@ -110,8 +110,9 @@ pub use crate::test_harness::TestHarness;
 pub mod prelude {
     pub use crate::{
         AggregateFunction, Args, Collector, Context, DataStream, DiscardSink, FileSink, FileSource, GlobalWindows, Key,
-        KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink, ReadOrder, Record, Result, SequenceSource, SocketSink,
-        SocketSource, SourceFunction, SourceStatus, StdinSource, StreamExecutionEnvironment, WatermarkStrategy,
+        KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink, ReadOrder, Record, Result, SequenceSource,
+        SocketSink, SocketSource, SourceFunction, SourceStatus, StdinSource, StreamExecutionEnvironment,
+        WatermarkStrategy,
     };
 }
 

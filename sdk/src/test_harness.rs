@@ -431,7 +431,10 @@ impl TestHarness {
         let EventTime { watermark, idle } =
             EventTime { watermark: active.map_or(before.watermark, |active| active.max(before.watermark)), ..*input };
         input.watermark = watermark;
-        if before.idle && !idle && let Some(index) = segment {
+        if before.idle
+            && !idle
+            && let Some(index) = segment
+        {
             self.call(index, |segment| segment.process_watermark_status(false))?;
         }
         if before.watermark < watermark {
@@ -440,7 +443,10 @@ impl TestHarness {
                 None => self.watermarks.entry(target).or_default().push(watermark),
             }
         }
-        if !before.idle && idle && let Some(index) = segment {
+        if !before.idle
+            && idle
+            && let Some(index) = segment
+        {
             self.call(index, |segment| segment.process_watermark_status(true))?;
         }
         Ok(())

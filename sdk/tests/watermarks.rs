@@ -169,8 +169,7 @@ impl WatermarkGenerator<i64> for Punctuated {
 
 #[test]
 fn a_generator_of_the_plugin_emits_behind_its_record() {
-    let strategy =
-        WatermarkStrategy::for_generator(|| Punctuated).with_timestamp_assigner(|number: &i64| number.abs());
+    let strategy = WatermarkStrategy::for_generator(|| Punctuated).with_timestamp_assigner(|number: &i64| number.abs());
     let mut harness = TestHarness::of_stream(|numbers: DataStream<i64>| {
         let timed = numbers.assign_timestamps_and_watermarks(strategy);
         timed.process(|number, context, out: &mut Collector<i64>| {
@@ -288,9 +287,8 @@ fn streams_that_are_united_have_the_least_watermark() {
 #[test]
 fn mistakes_in_a_strategy_fail_the_program() {
     let error = |strategy: WatermarkStrategy<i64>| {
-        let opened = TestHarness::of_stream(|numbers: DataStream<i64>| {
-            numbers.assign_timestamps_and_watermarks(strategy)
-        });
+        let opened =
+            TestHarness::of_stream(|numbers: DataStream<i64>| numbers.assign_timestamps_and_watermarks(strategy));
         opened.err().unwrap().to_string()
     };
     let strategy = WatermarkStrategy::for_monotonous_timestamps().with_idleness(Duration::ZERO);

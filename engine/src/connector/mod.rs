@@ -26,6 +26,9 @@
 //! |            | `first-rate`, `next-rate` | events per second of event time, default 1000            |
 //! |            | `out-of-order-group-size` | events that are mixed, default 1                         |
 //! | all        | `rate`                    | rows per second of all subtasks together                 |
+//! |            | `watermark-alignment-group` | sources of one group wait for each other in event time |
+//! |            | `watermark-alignment-max-drift` | how far its watermark may be above the group's least |
+//! |            | `watermark-alignment-update-interval` | time between two reports, default `1 s`        |
 //!
 //! Options of the sinks:
 //!
@@ -38,6 +41,7 @@
 //! | `discard` |           |                                                |
 
 mod options;
+mod alignment;
 mod rate_limiter;
 mod line_blocks;
 mod record_decoder;
@@ -60,10 +64,16 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use alignment::AlignmentOptions;
 pub use file::HiddenLeftovers;
 
 use crate::{
-    base::{clock::{Clock, Timestamp}, config::nearest, ids::JobId, stream_element::RecordBatch},
+    base::{
+        clock::{Clock, Timestamp},
+        config::nearest,
+        ids::JobId,
+        stream_element::RecordBatch,
+    },
     graph::stream_graph::ConnectorSpec,
 };
 
@@ -97,14 +107,16 @@ const SOURCES: [&str; 5] = ["file", "socket", "stdin", "sequence", "nexmark"];
 
 impl SourceConnector {
     fn parse(spec: &ConnectorSpec) -> Result<Self, ConnectorError> {
-        match spec.name.as_str() {
+        let connector = match spec.name.as_str() {
             "file" => file::FileSourceOptions::parse(spec).map(Self::File),
             "socket" => stream::StreamOptions::parse_socket(spec).map(Self::Stream),
             "stdin" => stream::StreamOptions::parse_stdin(spec).map(Self::Stream),
             "sequence" => sequence::SequenceOptions::parse(spec).map(Self::Sequence),
             "nexmark" => nexmark::NexmarkOptions::parse(spec).map(Self::Nexmark),
             name => Err(unknown(Role::Source, name, &SOURCES)),
-        }
+        };
+        AlignmentOptions::parse(spec)?;
+        connector
     }
 
     fn check_record_type(&self, spec: &ConnectorSpec, record_type: &str) -> Result<(), ConnectorError> {

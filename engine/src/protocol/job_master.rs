@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    base::ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
+    base::{
+        clock::Timestamp,
+        ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
+    },
     connector::{Committable, SplitAssignment},
 };
 
@@ -65,6 +68,8 @@ pub struct TaskMetrics {
     pub cpu_ns: u64,
     /// Watermark over all inputs, milliseconds since the epoch.
     pub input_watermark: Option<i64>,
+    /// For each input of an operator that is not idle, the channel that holds its watermark back.
+    pub slowest_channels: Vec<SlowestChannel>,
     /// Rows that were refused and skipped or put aside.
     pub rejected_rows: u64,
     /// Bytes of guest memory.
@@ -73,6 +78,17 @@ pub struct TaskMetrics {
     pub log_lines_dropped: u64,
     /// Further metrics by operator name and metric name, the guests' among them.
     pub operators: Vec<OperatorMetric>,
+}
+
+/// The channel of an input gate with the least watermark of those that count.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SlowestChannel {
+    /// Zero-based gate.
+    pub gate: u32,
+    /// Zero-based channel of the gate.
+    pub channel: u32,
+    /// Its watermark, milliseconds since the epoch; none before the first.
+    pub watermark: Option<i64>,
 }
 
 /// A metric of one operator.
@@ -122,6 +138,30 @@ pub struct SplitAnswer {
     pub assignment: SplitAssignment,
 }
 
+/// A source that waits for others reports how far it is in event time; answered by
+/// [`super::task_executor::TaskExecutorMessage::AlignWatermark`].
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct WatermarkReport {
+    /// The attempt of the task.
+    pub attempt: ExecutionAttemptId,
+    /// Node id of the source.
+    pub node: u32,
+    /// Its watermark; [`Timestamp::MIN`] before the first, [`Timestamp::MAX`] if it is idle or
+    /// at its end.
+    pub watermark: Timestamp,
+}
+
+/// Answer to [`WatermarkReport`].
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct MaxAllowedWatermark {
+    /// The attempt of the task.
+    pub attempt: ExecutionAttemptId,
+    /// Node id of the source.
+    pub node: u32,
+    /// The source pauses while its watermark is above.
+    pub watermark: Timestamp,
+}
+
 /// A slot that a TaskExecutor offers.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SlotOffer {
@@ -163,6 +203,8 @@ pub enum JobMasterMessage {
     TaskRefused(ExecutionAttemptId, String),
     /// A reader asks for a split.
     RequestSplit(SplitRequest),
+    /// A source that waits for others says how far it is.
+    ReportWatermark(WatermarkReport),
     /// A TaskExecutor lives.
     TaskExecutorHeartbeat(TaskExecutorHeartbeat),
     /// A TaskExecutor goes, or lost its slots.

@@ -17,7 +17,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::rpc::Envelope;
 
 /// Version of the messages; changed with every change of their types.
-pub const MESSAGE_VERSION: u16 = 1;
+pub const MESSAGE_VERSION: u16 = 2;
 /// Longest message in bytes, its header left out: a job graph of thousands of
 /// vertices takes a tenth of it.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;

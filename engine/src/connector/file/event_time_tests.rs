@@ -12,8 +12,7 @@ use super::*;
 use crate::{
     base::clock::{Clock, Timestamp},
     connector::{
-        Permissions, ReaderOutput, SplitAssignment, SplitChange, SplitEnumerator, create_enumerator,
-        create_reader,
+        Permissions, ReaderOutput, SplitAssignment, SplitChange, SplitEnumerator, create_enumerator, create_reader,
         tests::{reader_context, rows_of, spec},
     },
 };
@@ -257,8 +256,7 @@ fn each_file_belongs_to_one_subtask_or_one_file_to_several() {
         fs::write(path.join(index.to_string()), "12345678\n".repeat(10)).unwrap();
     }
     let dealt = |parallelism: u32| {
-        let options =
-            spec("file", &[("path", path.to_str().unwrap()), ("read-order", "auto"), ("chunk-bytes", "40")]);
+        let options = spec("file", &[("path", path.to_str().unwrap()), ("read-order", "auto"), ("chunk-bytes", "40")]);
         let mut enumerator = create_enumerator(&options, parallelism, "string", Arc::clone(&permissions)).unwrap();
         let mut splits = vec![Vec::new(); parallelism as usize];
         // The subtasks take turns.

@@ -349,7 +349,8 @@ impl SourceReader for FileReader {
                 Block::Pending => return Ok(ReaderOutput::Idle(Duration::ZERO)),
                 Block::End => {
                     self.close(index)?;
-                    let next = if self.open.is_empty() { ReaderOutput::NeedSplit } else { ReaderOutput::Idle(Duration::ZERO) };
+                    let next =
+                        if self.open.is_empty() { ReaderOutput::NeedSplit } else { ReaderOutput::Idle(Duration::ZERO) };
                     return Ok(next);
                 }
             }

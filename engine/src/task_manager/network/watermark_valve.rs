@@ -77,6 +77,12 @@ impl StatusWatermarkValve {
         }
     }
 
+    /// The channel that holds the watermark back, with its watermark: none if all are idle.
+    pub fn slowest_channel(&self) -> Option<(usize, Timestamp)> {
+        let aligned = self.channels.iter().enumerate().filter(|(_, channel)| channel.aligned);
+        aligned.map(|(index, channel)| (index, channel.watermark)).min_by_key(|(_, watermark)| *watermark)
+    }
+
     fn raise_to_minimum(&mut self) -> Option<ValveOutput> {
         let aligned = self.channels.iter().filter(|channel| channel.aligned);
         let minimum = aligned.map(|channel| channel.watermark).min()?;
@@ -182,6 +188,28 @@ mod tests {
                 assert_eq!(serde_json::Value::Array(outputs), step["out"], "{}, step {index}", trace["name"]);
             }
         }
+    }
+
+    #[test]
+    fn the_channel_that_holds_the_watermark_back_is_known() {
+        let mut valve = StatusWatermarkValve::new(3);
+        assert_eq!(valve.slowest_channel(), Some((0, Timestamp::MIN)));
+        valve.input_watermark(0, Timestamp(30));
+        valve.input_watermark(2, Timestamp(10));
+        assert_eq!(valve.slowest_channel(), Some((1, Timestamp::MIN)));
+        valve.input_status(1, WatermarkStatus::Idle);
+        assert_eq!(valve.slowest_channel(), Some((2, Timestamp(10))));
+        // One that has yet to catch up holds nothing back.
+        valve.input_status(1, WatermarkStatus::Active);
+        valve.input_watermark(1, Timestamp(5));
+        assert_eq!(valve.slowest_channel(), Some((2, Timestamp(10))));
+        valve.input_watermark(1, Timestamp(15));
+        valve.input_watermark(2, Timestamp(20));
+        assert_eq!(valve.slowest_channel(), Some((1, Timestamp(15))));
+        for channel in 0..3 {
+            valve.input_status(channel, WatermarkStatus::Idle);
+        }
+        assert_eq!(valve.slowest_channel(), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicI64, AtomicU64, Ordering},
 };
 
-use crate::wasm::MetricSnapshot;
+use crate::{protocol::job_master::SlowestChannel, wasm::MetricSnapshot};
 
 /// Counters of one operator, where the host sees its rows: at the ends of a
 /// fused segment, and at sources and sinks.
@@ -38,6 +38,8 @@ pub struct TaskCounters {
     pub cpu_ns: AtomicU64,
     /// Watermark over all inputs, [`i64::MIN`] before the first.
     pub input_watermark: AtomicI64,
+    /// For each input of an operator, the channel that holds its watermark back.
+    pub slowest_channels: Mutex<Vec<SlowestChannel>>,
     /// By node, in ascending order.
     pub operators: Vec<(u32, Arc<OperatorCounters>)>,
     /// Metrics of the guests.
@@ -59,6 +61,7 @@ impl TaskCounters {
             log_lines_dropped: AtomicU64::new(0),
             cpu_ns: AtomicU64::new(0),
             input_watermark: AtomicI64::new(i64::MIN),
+            slowest_channels: Mutex::new(Vec::new()),
             operators,
             guest_metrics: Mutex::new(Vec::new()),
         }

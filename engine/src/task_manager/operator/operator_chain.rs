@@ -33,6 +33,7 @@ use crate::{
         job_graph::{ChainedOperator, JobVertex},
         stream_graph::{ConnectorSpec, Operator},
     },
+    protocol::job_master::SlowestChannel,
     task_manager::network::{CombinedWatermark, GateElement, ResultPartition, StatusWatermarkValve, ValveOutput},
     wasm::{CancelFlag, GuestError, Replay, SandboxLimits, SegmentContext, SourceStatus},
 };
@@ -552,6 +553,33 @@ impl OperatorChain {
         self.counters.guest_memory_bytes.store(bytes, Ordering::Relaxed);
         self.counters.log_lines_dropped.store(dropped_log_lines, Ordering::Relaxed);
         *self.counters.guest_metrics.lock().expect("readers only copy") = metrics;
+        *self.counters.slowest_channels.lock().expect("readers only copy") = self.slowest_channels();
+    }
+
+    /// For each input that gates lead to, the channel that holds its watermark back.
+    fn slowest_channels(&self) -> Vec<SlowestChannel> {
+        let mut slowest = Vec::new();
+        for (place, node) in self.nodes.iter().enumerate() {
+            for (index, input) in node.inputs.iter().enumerate() {
+                let Some((channel, watermark)) = input.valve.slowest_channel() else { continue };
+                // The gate whose channels begin last at or before this one.
+                let gates = self.gates.iter().enumerate();
+                let gates = gates.filter(|(_, gate)| gate.node == place && gate.input == index);
+                let Some((gate, first)) = gates
+                    .map(|(number, gate)| (number, gate.first_channel))
+                    .filter(|(_, first)| *first <= channel)
+                    .max_by_key(|(_, first)| *first)
+                else {
+                    continue;
+                };
+                slowest.push(SlowestChannel {
+                    gate: u32::try_from(gate).expect("gates are counted in 32 bits"),
+                    channel: u32::try_from(channel - first).expect("channels are counted in 32 bits"),
+                    watermark: (watermark != Timestamp::MIN).then_some(watermark.0),
+                });
+            }
+        }
+        slowest
     }
 
     pub(super) fn guest_failed(&self, error: GuestError, input: Option<u32>) -> OperatorError {

@@ -15,6 +15,7 @@
 
 mod failure;
 mod mailbox;
+pub mod source_alignment;
 mod stream_task;
 mod times;
 
@@ -43,7 +44,8 @@ use crate::{
     graph::job_graph::{Artifact, JobVertex},
     protocol::{
         job_master::{
-            FailureCause, OperatorMetric, Recoverability, SplitAnswer, TaskExecutionStateUpdate, TaskMetrics, TaskState,
+            FailureCause, MaxAllowedWatermark, OperatorMetric, Recoverability, SplitAnswer, TaskExecutionStateUpdate,
+            TaskMetrics, TaskState,
         },
         task_executor::{JobInformation, TaskDeployment},
     },
@@ -256,6 +258,7 @@ impl SharedTask {
             busy_ms: shares.busy_ms,
             cpu_ns: counters.cpu_ns.load(Ordering::Relaxed),
             input_watermark: (input_watermark != i64::MIN).then_some(input_watermark),
+            slowest_channels: counters.slowest_channels.lock().expect("the writer only copies").clone(),
             rejected_rows: counters.rejected_rows.load(Ordering::Relaxed),
             guest_memory_bytes: counters.guest_memory_bytes.load(Ordering::Relaxed),
             log_lines_dropped: counters.log_lines_dropped.load(Ordering::Relaxed),
@@ -278,6 +281,10 @@ impl RunningTask for TaskHandle {
 
     fn split_assigned(&self, answer: SplitAnswer) {
         self.shared.sender.split_assigned(answer);
+    }
+
+    fn align_watermark(&self, max_allowed: MaxAllowedWatermark) {
+        self.shared.sender.align_watermark(max_allowed);
     }
 
     fn metrics(&self) -> TaskMetrics {

@@ -1,5 +1,6 @@
 //! Whole tasks on their threads, wired in one process.
 
+mod event_time;
 mod harness;
 mod plugins;
 
