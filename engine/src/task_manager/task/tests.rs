@@ -20,6 +20,7 @@ use crate::{
     },
     connector::{SourceSplit, SplitAssignment},
     graph::stream_graph::{Operator, Partitioner},
+    protocol::job_master::SlowestChannel,
     task_manager::network::{FlushPolicy, NetworkConfig, ResultPartition, ResultPartitionSettings},
     wasm::GuestFailure,
 };
@@ -196,6 +197,17 @@ fn watermarks_of_the_channels_are_combined_before_an_operator_sees_them() {
         calls.extend(call);
         // The channels are read in turn, so that each element is awaited where it makes a call.
         cluster.until(|cluster| cluster.calls.lock().unwrap().get(&(2, 0)) == Some(&calls));
+        // The channel that holds the watermark back is known.
+        let slowest = match element {
+            StreamElement::Watermark(Timestamp(5)) => Some((1, None)),
+            StreamElement::Watermark(Timestamp(3)) => Some((1, Some(3))),
+            StreamElement::Watermark(Timestamp(9)) => Some((1, Some(9))),
+            _ => None,
+        };
+        if let Some((channel, watermark)) = slowest {
+            let expected = [SlowestChannel { gate: 0, channel, watermark }];
+            cluster.until_metrics(job.deployments[2].attempt, |metrics| metrics.slowest_channels == expected);
+        }
     }
     producers.iter_mut().for_each(|producer| producer.broadcast(&StreamElement::EndOfPartition));
     cluster.until_finished();
