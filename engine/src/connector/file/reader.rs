@@ -1,7 +1,8 @@
 //! Reads the files that one subtask was dealt; lives on the task's thread.
 //!
 //! A chunk is read after the one before. Files that are read side by side are splits of
-//! their own: of those that are open, the one furthest behind in event time is read next.
+//! their own: of those that are open, the one furthest behind in event time is read next,
+//! so that no split has to be paused to wait for others.
 //! Those that are not open yet hold the watermark back, because the first of them is named
 //! before any row is read, and the next one when it is opened.
 
