@@ -202,6 +202,10 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
         grouped(snapshot.rejected_rows()),
         grouped(snapshot.restarts)
     ));
+    if 0 < snapshot.dropped_log_lines() {
+        let count = grouped(snapshot.dropped_log_lines());
+        text.push_str(&format!(", {count} log lines of the plugin dropped (above sandbox.log.bytes-per-second)"));
+    }
     text
 }
 
@@ -223,7 +227,10 @@ pub(crate) fn summary_json(snapshot: &JobSnapshot) -> Value {
         "duration-ms": snapshot.duration_ms,
         "restarts": snapshot.restarts,
         "rejected-rows": snapshot.rejected_rows(),
-        "failure": snapshot.failure,
+        "dropped-log-lines": snapshot.dropped_log_lines(),
+        "failure": snapshot.failure.as_ref().map(|failure| &failure.message),
+        "failure-code": snapshot.failure.as_ref().map(|failure| &failure.code),
+        "failure-detail": snapshot.failure.as_ref().map(|failure| &failure.detail),
         "vertices": vertices,
     })
 }

@@ -180,7 +180,8 @@ fn outcome_of(status: JobStatus) -> Outcome {
 fn the_end_of_a_job_is_the_exit_code() {
     assert!(outcome_of(JobStatus::Finished).is_ok());
     for (status, expected) in [
-        (JobStatus::Failed, "failed: \"Flat Map\" (1/2) panicked: <b>no</b>\nat lib.rs:3"),
+        // Of a panic, the message names the place, and there is nothing below it.
+        (JobStatus::Failed, "failed: \"Flat Map\" (1/2) panicked: <b>no</b>"),
         (JobStatus::Canceled, "was cancelled"),
     ] {
         match outcome_of(status) {
@@ -209,7 +210,12 @@ fn the_client_reads_what_rest_writes() {
     let snapshot = client.snapshot(FAILED).expect("known");
     assert_eq!(snapshot.status, JobStatus::Failed);
     assert_eq!(snapshot.restarts, 2);
-    assert_eq!(snapshot.failure.as_deref(), Some("\"Flat Map\" (1/2) panicked: <b>no</b>\nat lib.rs:3"));
+    let mut failure = snapshot.failure.clone().expect("it failed");
+    assert_eq!((failure.code.as_str(), failure.detail.as_str()), ("guest-panic", "at lib.rs:3"));
+    assert_eq!(failure.text(), "\"Flat Map\" (1/2) panicked: <b>no</b>");
+    failure.code = "guest-trap".to_owned();
+    failure.detail = "divide\nmain".to_owned();
+    assert_eq!(failure.text(), "\"Flat Map\" (1/2) panicked: <b>no</b>\n    at divide\n    at main");
     let vertex = &snapshot.vertices[0].1;
     assert_eq!((vertex.records_in, vertex.back_pressured_ms, vertex.rejected_rows), (300, 50, 0));
     assert_eq!(client.find_job("0101").expect("one"), RUNNING);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use ureq::{Agent, Body, http::Response};
 
-use super::job_snapshot::{JobSnapshot, JobSummary};
+use super::job_snapshot::{JobFailure, JobSnapshot, JobSummary};
 use crate::{
     base::{
         config::{Configuration, options},
@@ -238,13 +238,17 @@ impl RestClient {
         snapshot.restarts = metric(&restarts, "value").unwrap_or(0);
         if snapshot.status.is_globally_terminal() {
             for (id, vertex) in &mut snapshot.vertices {
-                let path = format!("/jobs/{job}/vertices/{id}/subtasks/metrics?get=numRejectedRows&agg=sum");
-                vertex.rejected_rows = metric(&self.get(&path)?, "sum").unwrap_or(0);
+                let sum = |name: &str| {
+                    let path = format!("/jobs/{job}/vertices/{id}/subtasks/metrics?get={name}&agg=sum");
+                    Ok::<_, RestClientError>(metric(&self.get(&path)?, "sum").unwrap_or(0))
+                };
+                vertex.rejected_rows = sum("numRejectedRows")?;
+                vertex.dropped_log_lines = sum("numLogLinesDropped")?;
             }
         }
         if snapshot.has_failed() {
             let exceptions = self.get(&format!("/jobs/{job}/exceptions"))?;
-            snapshot.failure = exceptions["root-exception"].as_str().map(str::to_owned);
+            snapshot.failure = root_failure(&exceptions);
         }
         Ok(snapshot)
     }
@@ -311,6 +315,16 @@ const PLUGIN_FILE_NAME: &str = "plugin.wasm";
 
 fn artifact_file_name(index: usize) -> String {
     format!("artifact-{index}")
+}
+
+/// Why a job failed, from the answer to `GET /jobs/:jobid/exceptions`.
+fn root_failure(exceptions: &Value) -> Option<JobFailure> {
+    let root = exceptions["root-exception"].as_str()?;
+    let (message, detail) = root.split_once('\n').unwrap_or((root, ""));
+    let entries = exceptions["exceptionHistory"]["entries"].as_array().into_iter().flatten();
+    let named = entries.filter(|entry| entry["stacktrace"] == root).find_map(|entry| entry["exceptionName"].as_str());
+    let code = named.unwrap_or("unknown").to_owned();
+    Some(JobFailure { code, message: message.to_owned(), detail: detail.to_owned() })
 }
 
 /// The one number in an answer about one metric; values are texts, aggregates numbers.

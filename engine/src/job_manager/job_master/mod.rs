@@ -99,6 +99,18 @@ pub enum JobMasterError {
     FailoverStrategy(String),
 }
 
+/// Target of the log line of a failure that ends its job: whoever waits for the job is told it anyway.
+pub const JOB_FAILURE_TARGET: &str = "engine::job_failure";
+
+/// What follows from a failure.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Consequence {
+    /// It is the reason for which the job ends as FAILED.
+    JobFails,
+    /// The job restarts, or has ended or is ending for another reason.
+    JobGoesOn,
+}
+
 /// Runs one job.
 pub struct JobMaster {
     id: JobMasterId,
@@ -252,7 +264,7 @@ impl JobMaster {
     /// Checks inputs and destinations, then begins to register and to schedule.
     fn start(&mut self, now: Timestamp) {
         if let Err(error) = self.coordinators.initialize_on_master(&self.job_graph.vertices) {
-            let entry = self.record_failure(error.into_failure(), None, now);
+            let entry = self.record_failure(error.into_failure(), None, Consequence::JobFails, now);
             self.root_failure = Some(entry);
             self.set_status(JobStatus::Failed, now);
             self.terminate();
@@ -359,7 +371,7 @@ impl JobMaster {
 
     fn end_unsuccessfully(&mut self, status: JobStatus, now: Timestamp) {
         for error in self.coordinators.abort() {
-            self.record_failure(error.into_failure(), None, now);
+            self.record_failure(error.into_failure(), None, Consequence::JobGoesOn, now);
         }
         self.set_status(status, now);
         self.terminate();
@@ -420,7 +432,13 @@ impl JobMaster {
     }
 
     /// Notes a failure, of a task or of the job as a whole.
-    fn record_failure(&mut self, cause: FailureCause, vertex: Option<VertexIndex>, now: Timestamp) -> FailureEntry {
+    fn record_failure(
+        &mut self,
+        cause: FailureCause,
+        vertex: Option<VertexIndex>,
+        consequence: Consequence,
+        now: Timestamp,
+    ) -> FailureEntry {
         let location = vertex.and_then(|vertex| self.graph.vertex(vertex).current().location());
         let entry = FailureEntry {
             time: now,
@@ -429,7 +447,16 @@ impl JobMaster {
             cause,
         };
         let task = entry.task_name.as_deref().unwrap_or("job");
-        tracing::warn!(job = %self.job(), task, code = entry.cause.code, "{}", entry.cause.message);
+        let FailureCause { code, message, detail, .. } = &entry.cause;
+        match consequence {
+            Consequence::JobFails => {
+                tracing::warn!(target: JOB_FAILURE_TARGET, job = %self.job(), task, code, "{message}");
+            }
+            Consequence::JobGoesOn => tracing::warn!(job = %self.job(), task, code, "{message}"),
+        }
+        if !detail.is_empty() {
+            tracing::debug!(job = %self.job(), task, "the plugin's backtrace:\n{detail}");
+        }
         self.failures.push_front(entry.clone());
         self.failures.truncate(self.failures_max);
         entry
