@@ -10,6 +10,7 @@ use super::say;
 use crate::{
     base::clock::Timestamp,
     client::job_snapshot::{JobSnapshot, VertexSnapshot},
+    protocol::job_details::SlotShortage,
 };
 
 /// Between two pictures on a terminal.
@@ -88,6 +89,10 @@ fn lines(former: Option<&JobSnapshot>, snapshot: &JobSnapshot, since: Duration) 
     if 0 < snapshot.restarts {
         head.push_str(&format!(", {} restarts", snapshot.restarts));
     }
+    if let Some(shortage) = snapshot.slot_shortage {
+        head.push_str(", ");
+        head.push_str(&waiting(shortage));
+    }
     let mut lines = vec![head];
     for (id, vertex) in &snapshot.vertices {
         let nothing = VertexSnapshot::default();
@@ -97,6 +102,16 @@ fn lines(former: Option<&JobSnapshot>, snapshot: &JobSnapshot, since: Duration) 
         lines.push(vertex_line(before, vertex, since));
     }
     lines
+}
+
+/// "waiting for 4 slots, 1 is available", and what helps.
+fn waiting(SlotShortage { needed, available }: SlotShortage) -> String {
+    let slots = if needed == 1 { "slot" } else { "slots" };
+    match available {
+        Some(1) => format!("waiting for {needed} {slots}, 1 is available: {}", SlotShortage::HINT),
+        Some(available) => format!("waiting for {needed} {slots}, {available} are available: {}", SlotShortage::HINT),
+        None => format!("waiting for {needed} {slots}"),
+    }
 }
 
 /// Rows and bytes that came in; what a source makes itself counts where it goes out.
@@ -182,6 +197,9 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
         snapshot.status,
         duration_text(snapshot.duration_ms)
     );
+    if let Some(shortage) = snapshot.slot_shortage {
+        text.push_str(&format!("\n  {}", waiting(shortage)));
+    }
     text.push_str(&format!(
         "\n  {:NAME_CHARS_MAX$} {:>8} {:>15} {:>15} {:>9} {:>9}",
         "vertex", "subtasks", "rows in", "rows out", "in", "out"
@@ -226,6 +244,8 @@ pub(crate) fn summary_json(snapshot: &JobSnapshot) -> Value {
         "status": snapshot.status,
         "duration-ms": snapshot.duration_ms,
         "restarts": snapshot.restarts,
+        "slots-awaited": snapshot.slot_shortage.map(|shortage| shortage.needed),
+        "slots-available": snapshot.slot_shortage.and_then(|shortage| shortage.available),
         "rejected-rows": snapshot.rejected_rows(),
         "dropped-log-lines": snapshot.dropped_log_lines(),
         "failure": snapshot.failure.as_ref().map(|failure| &failure.message),

@@ -100,11 +100,7 @@ pub(crate) struct SubmitOptions {
     #[arg(long)]
     print_config: bool,
     /// The plugin, a .wasm file; behind it, the arguments of its program.
-    #[arg(
-        trailing_var_arg = true,
-        required_unless_present = "print_config",
-        value_name = "PLUGIN"
-    )]
+    #[arg(trailing_var_arg = true, required_unless_present = "print_config", value_name = "PLUGIN")]
     pub(crate) plugin_and_args: Vec<String>,
 }
 

@@ -17,6 +17,7 @@ use crate::{
     graph::job_graph_codec,
     protocol::{
         dispatcher::{DispatcherRequest, DispatcherResponse},
+        job_details::SlotShortage,
         rpc::{ClientCall, DispatcherGateway},
     },
     rest::tests::{FAILED, FINISHED, Fixture, PLUGIN, RUNNING, job, job_graph},
@@ -207,7 +208,12 @@ fn the_client_reads_what_rest_writes() {
     let jobs = client.jobs().expect("listed");
     assert_eq!(jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [RUNNING, FAILED, FINISHED]);
     assert_eq!((jobs[2].state, jobs[2].end_time, jobs[2].duration), (JobStatus::Finished, 2000, 1000));
+    let snapshot = client.snapshot(RUNNING).expect("known");
+    assert_eq!(snapshot.slot_shortage, Some(SlotShortage { needed: 4, available: Some(1) }));
+    let line = progress::summary(&snapshot).lines().nth(1).map(str::to_owned).unwrap_or_default();
+    assert!(line.starts_with("  waiting for 4 slots, 1 is available: raise taskmanager.numberOfTaskSlots"), "{line}");
     let snapshot = client.snapshot(FAILED).expect("known");
+    assert_eq!(snapshot.slot_shortage, None);
     assert_eq!(snapshot.status, JobStatus::Failed);
     assert_eq!(snapshot.restarts, 2);
     let mut failure = snapshot.failure.clone().expect("it failed");

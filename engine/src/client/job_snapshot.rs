@@ -8,7 +8,10 @@ use crate::{
         ids::{JobId, JobVertexId},
         status::{ExecutionState, JobStatus},
     },
-    protocol::{job_details::JobDetails, job_master::FailureCause},
+    protocol::{
+        job_details::{JobDetails, SlotShortage},
+        job_master::FailureCause,
+    },
 };
 
 /// A line of the list of jobs; the fields are those of REST.
@@ -46,6 +49,8 @@ pub struct JobSnapshot {
     pub duration_ms: u64,
     /// Restarts so far.
     pub restarts: u64,
+    /// Slots that it waits for.
+    pub slot_shortage: Option<SlotShortage>,
     /// In topological order.
     pub vertices: Vec<(JobVertexId, VertexSnapshot)>,
     /// Why the job failed.
@@ -164,13 +169,14 @@ impl JobSnapshot {
             status: job.status,
             duration_ms: u64::try_from(duration).unwrap_or(0),
             restarts: job.restarts,
+            slot_shortage: job.slot_shortage,
             vertices: vertices.collect(),
             failure: failure.filter(|_| matches!(job.status, JobStatus::Failed | JobStatus::Failing)),
         }
     }
 
     /// Reads the answer to `GET /jobs/:jobid`; nothing if a field is missing.
-    /// Restarts, rejected rows, dropped log lines and the failure stand in other answers.
+    /// Restarts, missing slots, rejected rows, dropped log lines and the failure stand in other answers.
     pub(crate) fn from_rest(answer: &Value) -> Option<Self> {
         let vertices = answer.get("vertices")?.as_array()?.iter().map(|vertex| {
             let metrics = vertex.get("metrics")?;
@@ -200,6 +206,7 @@ impl JobSnapshot {
             status: serde_json::from_value(answer.get("state")?.clone()).ok()?,
             duration_ms: u64::try_from(answer.get("duration")?.as_i64()?).unwrap_or(0),
             restarts: 0,
+            slot_shortage: None,
             vertices: vertices.collect::<Option<_>>()?,
             failure: None,
         })

@@ -35,6 +35,9 @@
 //! |           | `prefix`  | text before each row                           |
 //! | `socket`  | `address` | `host:port` to connect to, from each subtask   |
 //! | `discard` |           |                                                |
+//!
+//! Rows of `file` and `socket` are lines, and read as such again: a row that has a line
+//! break within is refused, by the policy `execution.row-errors.policy`. `print` writes it as it is.
 
 mod options;
 mod rate_limiter;
@@ -107,7 +110,7 @@ impl SourceConnector {
     }
 
     fn check_record_type(&self, spec: &ConnectorSpec, record_type: &str) -> Result<(), ConnectorError> {
-        let decodes = |format| record_decoder::RecordDecoder::new(format, record_type, spec).map(drop);
+        let decodes = |format| record_decoder::RecordDecoder::new(format, record_type, spec, usize::MAX).map(drop);
         match self {
             Self::File(options) => decodes(options.format()),
             Self::Stream(options) => decodes(options.format()),
@@ -148,9 +151,7 @@ impl SinkConnector {
 
     fn check_record_type(&self, spec: &ConnectorSpec, record_type: &str) -> Result<(), ConnectorError> {
         match self {
-            Self::File(_) | Self::Print(_) | Self::Socket(_) => {
-                text_rows::TextRows::new(record_type, spec).map(drop)
-            }
+            Self::File(_) | Self::Print(_) | Self::Socket(_) => text_rows::TextRows::new(record_type, spec).map(drop),
             Self::Discard => Ok(()),
         }
     }
@@ -276,9 +277,9 @@ pub fn create_reader(spec: &ConnectorSpec, context: ReaderContext) -> Result<Box
 /// destination was not granted or cannot be opened.
 pub fn create_writer(spec: &ConnectorSpec, context: WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
     Ok(match SinkConnector::parse(spec)? {
-        SinkConnector::File(options) => Box::new(file::FileWriter::new(&options, spec, &context)?),
+        SinkConnector::File(options) => Box::new(file::FileWriter::new(&options, spec, context)?),
         SinkConnector::Print(options) => Box::new(print::PrintWriter::new(&options, spec, &context)?),
-        SinkConnector::Socket(options) => Box::new(socket::SocketWriter::new(&options, spec, &context)?),
+        SinkConnector::Socket(options) => Box::new(socket::SocketWriter::new(&options, spec, context)?),
         SinkConnector::Discard => Box::new(discard::DiscardWriter),
     })
 }
@@ -367,6 +368,11 @@ pub trait SourceReader {
     }
 }
 
+/// "input.log line 17" after 17 lines.
+fn line_position(name: &str, lines: u64) -> String {
+    if lines == 0 { format!("{name} before its first line") } else { format!("{name} line {lines}") }
+}
+
 /// What becomes of a row that does not fit its type.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
@@ -399,6 +405,8 @@ pub struct ReaderContext {
     pub permissions: Arc<Permissions>,
     /// Processing time.
     pub clock: Clock,
+    /// Longest row in bytes (`sandbox.row.bytes-max`); longer ones do not fit.
+    pub row_bytes_max: usize,
     /// Decides over a row that does not fit.
     pub reject: Box<dyn FnMut(RejectedRow<'_>) -> Verdict>,
 }
@@ -463,7 +471,13 @@ pub struct WriterContext {
     pub permissions: Arc<Permissions>,
     /// Processing time.
     pub clock: Clock,
+    /// Decides over a row that cannot be written.
+    pub reject: Box<RejectWrite<'static>>,
 }
+
+/// Is given a row's zero-based number in the batch, what is wrong with it, and the
+/// row; returns nothing if it is to be passed over, or else the error that ends writing.
+pub type RejectWrite<'a> = dyn FnMut(u32, &str, &[u8]) -> Result<(), ConnectorError> + 'a;
 
 /// What a job may open; the check that each connector makes before it opens anything.
 #[derive(Clone, Debug, Default)]

@@ -53,10 +53,27 @@ pub struct JobDetails {
     pub restart_strategy: String,
     /// Restarts so far.
     pub restarts: u64,
+    /// Slots that the job waits for.
+    pub slot_shortage: Option<SlotShortage>,
     /// Why the job failed or was last restarted.
     pub root_failure: Option<FailureEntry>,
     /// Failures, the newest first.
     pub failures: Vec<FailureEntry>,
+}
+
+/// A job waits for slots.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SlotShortage {
+    /// Slots that it needs.
+    pub needed: u32,
+    /// Those that it has or could have; none: the ResourceManager has not said so yet.
+    pub available: Option<u32>,
+}
+
+impl SlotShortage {
+    /// What the user can do.
+    pub const HINT: &str = "raise taskmanager.numberOfTaskSlots, start more TaskExecutors, wait until other jobs end, \
+        or submit with a lower parallelism";
 }
 
 /// One failure of a job.

@@ -24,7 +24,7 @@ use super::io_error;
 use crate::{
     base::{ids::JobId, stream_element::RecordBatch},
     connector::{
-        Committable, ConnectorError, Permissions, Role, SinkCommitter, SinkWriter, WriterContext,
+        Committable, ConnectorError, Permissions, RejectWrite, Role, SinkCommitter, SinkWriter, WriterContext,
         check_writable_directory, options::Options, text_rows::TextRows,
     },
     graph::stream_graph::ConnectorSpec,
@@ -101,6 +101,7 @@ pub(in crate::connector) struct FileWriter {
     /// Made for the first row.
     file: Option<File>,
     rows: TextRows,
+    reject: Box<RejectWrite<'static>>,
     buffer: Vec<u8>,
 }
 
@@ -108,12 +109,12 @@ impl FileWriter {
     pub(in crate::connector) fn new(
         options: &FileSinkOptions,
         spec: &ConnectorSpec,
-        context: &WriterContext,
+        context: WriterContext,
     ) -> Result<Self, ConnectorError> {
         let directory = context.permissions.writable(&options.path)?;
         let part = Part { subtask_index: context.subtask_index, attempt_number: context.attempt_number, bytes: 0 };
         let rows = TextRows::new(&context.record_type, spec)?;
-        Ok(Self { directory, part, file: None, rows, buffer: Vec::with_capacity(BUFFER_BYTES) })
+        Ok(Self { directory, part, file: None, rows, reject: context.reject, buffer: Vec::with_capacity(BUFFER_BYTES) })
     }
 
     fn hidden_path(&self) -> PathBuf {
@@ -144,7 +145,7 @@ fn write_buffer(to: &mut impl Write, buffer: &mut Vec<u8>, written: &mut u64) ->
 
 impl SinkWriter for FileWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        self.rows.append(batch, &mut self.buffer)?;
+        self.rows.append_lines(batch, &mut self.buffer, &mut *self.reject)?;
         if self.buffer.len() < BUFFER_BYTES {
             return Ok(());
         }

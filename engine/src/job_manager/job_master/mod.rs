@@ -61,7 +61,7 @@ use crate::{
     graph::job_graph::{Grants, JobGraph, ResourceProfile},
     protocol::{
         dispatcher::{DispatcherMessage, JobStatusChanged, JobTerminated},
-        job_details::{FailureEntry, JobDetails, JobOverview},
+        job_details::{FailureEntry, JobDetails, JobOverview, SlotShortage},
         job_master::{FailureCause, JobMasterMessage, Recoverability},
         resource_manager::{JobMasterRegistration, RequiredSlots, ResourceManagerMessage},
         rpc::{Address, Endpoint, Envelope, Fence, Message},
@@ -123,6 +123,8 @@ pub struct JobMaster {
     status: JobStatus,
     timestamps: BTreeMap<JobStatus, Timestamp>,
     last_modified: Timestamp,
+    /// Numbers of subtasks by state that the Dispatcher was told last.
+    reported_tasks: BTreeMap<ExecutionState, u32>,
     graph: ExecutionGraph,
     sharing: SlotSharing,
     pool: SlotPool,
@@ -199,6 +201,7 @@ impl JobMaster {
             slot_request_timeout,
             task_executors: TaskExecutors::new(heartbeat_interval, heartbeat_timeout, submitted),
             stale_messages: 0,
+            reported_tasks: BTreeMap::new(),
             outbox: Vec::new(),
             graph,
             job_graph,
@@ -256,9 +259,19 @@ impl JobMaster {
             configuration: self.configuration.clone(),
             restart_strategy,
             restarts: self.restarts,
+            slot_shortage: self.slot_shortage(),
             root_failure: self.root_failure.clone(),
             failures: self.failures.iter().cloned().collect(),
         }
+    }
+
+    fn slot_shortage(&self) -> Option<SlotShortage> {
+        let (needed, assigned) = (self.pool.required_count(), self.pool.assigned_count());
+        let is_short = !self.waiting_regions.is_empty() && assigned < needed;
+        is_short.then(|| SlotShortage {
+            needed: u32::try_from(needed).unwrap_or(u32::MAX),
+            available: self.available_slots,
+        })
     }
 
     /// Checks inputs and destinations, then begins to register and to schedule.
@@ -293,8 +306,14 @@ impl JobMaster {
             }
             JobMasterMessage::ResourceManagerHeartbeat => self.handle_resource_manager_heartbeat(now),
             JobMasterMessage::NotEnoughSlots(available) => {
-                tracing::warn!(job = %self.job(), available, needed = self.pool.required_count(), "too few slots");
-                self.available_slots = Some(available);
+                if self.available_slots.replace(available) != Some(available) {
+                    let needed = self.pool.required_count();
+                    tracing::warn!(
+                        job = %self.job(),
+                        "waiting for {needed} slots, {available} are available: {}",
+                        SlotShortage::HINT
+                    );
+                }
             }
             JobMasterMessage::RegisterTaskExecutor(id) => self.register_task_executor(&id, now),
             JobMasterMessage::OfferSlots(offers) => self.handle_slot_offers(offers, now),
@@ -353,6 +372,17 @@ impl JobMaster {
             | JobStatus::Reconciling => self.declare_required_slots(),
             JobStatus::Finished | JobStatus::Canceled | JobStatus::Failed | JobStatus::Suspended => {}
         }
+        if !self.is_terminated() && self.reported_tasks != *self.graph.counts() {
+            self.report_overview();
+        }
+    }
+
+    fn report_overview(&mut self) {
+        self.reported_tasks = self.graph.counts().clone();
+        self.send_to_dispatcher(DispatcherMessage::JobStatusChanged(JobStatusChanged {
+            job_master: self.id,
+            overview: self.overview(),
+        }));
     }
 
     /// All tasks finished: makes their output visible.
@@ -425,10 +455,7 @@ impl JobMaster {
         self.timestamps.insert(next, now);
         self.last_modified = now;
         tracing::info!(job = %self.job(), name = self.job_graph.name, "job switched from {before} to {next}");
-        self.send_to_dispatcher(DispatcherMessage::JobStatusChanged(JobStatusChanged {
-            job_master: self.id,
-            overview: self.overview(),
-        }));
+        self.report_overview();
     }
 
     /// Notes a failure, of a task or of the job as a whole.
@@ -505,9 +532,8 @@ impl JobMaster {
         let waited = format_duration(self.slot_request_timeout);
         let available = self.available_slots.map_or(assigned, |available| assigned.max(available as usize));
         let message = format!(
-            "the job needs {needed} slots, but only {available} are available after {waited}: \
-             start more TaskManagers, raise \"{}\", or submit with a lower parallelism",
-            options::SLOTS.key
+            "the job needs {needed} slots, but only {available} are available after {waited}: {}",
+            SlotShortage::HINT
         );
         self.handle_global_failure(
             FailureCause {
