@@ -72,9 +72,13 @@ fn a_job_with_output_survives_a_killed_cluster() {
 #[test]
 fn a_job_that_waits_for_slots_says_so_and_what_helps() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let output = directory.path().join("out");
-    let cluster = Cluster::start(&["--slots", "1", "--allow-write", text(directory.path())]);
-    let job = cluster.submit(&["-p", "3"], "test_failing", &["--panic-attempts", "0", "--output", text(&output)]);
+    let [input, output] = ["in.txt", "out"].map(|name| directory.path().join(name));
+    fs::write(&input, "a b\n").expect("writable");
+    let root = text(directory.path());
+    let cluster = Cluster::start(&["--slots", "1", "--allow-read", root, "--allow-write", root]);
+    // Subtasks that exchange rows run at the same time or not at all.
+    let program = ["--input", text(&input), "--output", text(&output)];
+    let job = cluster.submit(&["-p", "3"], "word_count", &program);
     let awaited = cluster
         .await_answer(&format!("/jobs/{job}/metrics?get=numSlotsAwaited,numSlotsAvailable"), |answer| {
             answer.as_array().is_some_and(|metrics| metrics.len() == 2)
