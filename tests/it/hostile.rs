@@ -78,6 +78,14 @@ fn traps_and_panics_are_told_without_what_a_terminal_would_obey() {
 }
 
 #[test]
+fn what_the_standard_library_lacks_is_told_with_what_to_use_instead() {
+    check_row("instant", &["time not implemented on this platform; plugins have no clock: use the timestamps"]);
+    check_row("system-time", &["time not implemented on this platform; plugins have no clock: use the timestamps"]);
+    check_row("sleep", &["plugins cannot wait: give the source a rate"]);
+    check_row("thread", &["plugins have no threads: raise the parallelism"]);
+}
+
+#[test]
 fn only_a_message_without_a_place_has_a_backtrace() {
     for (act, has_backtrace) in [("unreachable", true), ("loop", true), ("panic", false)] {
         let directory = tempfile::tempdir().expect("a temporary directory");

@@ -114,3 +114,13 @@ fn two_sinks_cannot_have_one_directory() {
     check_failure(&refused, 2, &["operator \"", "writes into", "a directory of its own"]);
     assert!(!directory.path().join("out").exists());
 }
+
+#[test]
+fn a_path_to_read_that_is_not_there_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (word_count, output) = (plugin("word_count"), directory.path().join("out"));
+    let missing = text(&directory.path().join("*.log")).to_owned();
+    let program = [text(&word_count), "--stdin", "--output", text(&output)];
+    let refused = run(&[&["submit", "--allow-read", &missing], &program[..]].concat());
+    check_failure(&refused, 2, &[&format!("--allow-read {missing}"), "No such file or directory"]);
+}

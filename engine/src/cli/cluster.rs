@@ -9,6 +9,7 @@ use super::{
     embedded::{self, ClusterSize},
     logging, say,
     settings::{self, ExplicitSettings},
+    submit,
 };
 use crate::{
     base::{
@@ -83,6 +84,10 @@ pub(crate) fn run(cluster: ClusterOptions, global: &GlobalOptions) -> Outcome {
     explicit.add("--allow-write", write, joined(configured.get(write), &cluster.allow_write, ':'));
     explicit.add("--allow-net", net, joined(configured.get(net), &cluster.allow_net, ','));
     let configuration = settings::load(global, &explicit)?;
+    for problem in submit::missing_roots(&cluster.allow_read) {
+        // It may come later.
+        say(&format!("warning: {problem}"));
+    }
     let log = Arc::new(LogBuffer::default());
     logging::start(global, "info", Some(Arc::clone(&log)))?;
     let plugins =

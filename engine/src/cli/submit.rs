@@ -138,6 +138,11 @@ pub(crate) fn prepare(
     let name = path.file_name().map_or_else(|| plugin.clone(), |name| name.to_string_lossy().into_owned());
     let program = Program::load(runtime, content, &name)?;
     let artifacts = read_artifacts(&program_options.artifact)?;
+    if site == Site::Here
+        && let Some(problem) = missing_roots(&program_options.allow_read).next()
+    {
+        return Err(CliError::usage(anyhow::anyhow!(problem)));
+    }
     let mut explicit = program_options.explicit_grants();
     if site == Site::Here {
         explicit.extend(ExplicitGrants::from_configuration(configuration));
@@ -154,6 +159,14 @@ pub(crate) fn prepare(
             .collect(),
     })?;
     Ok(Prepared { planned, program, artifacts })
+}
+
+/// What is wrong with paths that may be read, but are not there: a slip of the pen.
+pub(crate) fn missing_roots(allow_read: &[String]) -> impl Iterator<Item = String> {
+    allow_read.iter().filter_map(|path| {
+        let error = std::fs::metadata(path).err()?;
+        Some(format!("--allow-read {path}: {error}; expected a file, or a directory with all below it"))
+    })
 }
 
 fn read_artifacts(artifacts: &[String]) -> Result<Vec<SentFile>, CliError> {
