@@ -655,7 +655,7 @@ pub mod options {
         STACK_MAX: MemorySize = "sandbox.stack.max", "512 kb", "Stack of a plugin's functions.";
         EMIT_BYTES_MAX: MemorySize = "sandbox.emit.bytes-max", "64 mb", "Bytes that one call may emit.";
         EMIT_ROWS_MAX: u64 = "sandbox.emit.rows-max", "1000000", "Rows that one call may emit.";
-        ROW_BYTES_MAX: MemorySize = "sandbox.row.bytes-max", "4 mb", "Longest row.";
+        ROW_BYTES_MAX: MemorySize = "sandbox.row.bytes-max", "4 mb", "Longest row that a plugin may emit, or that is read; a longer line of text is a refused row.";
         LOG_LINE_BYTES: MemorySize = "sandbox.log.line-bytes", "1 kb", "Longest log line; the rest is cut.";
         LOG_BYTES_PER_SECOND: MemorySize = "sandbox.log.bytes-per-second", "64 kb", "Log of one task; what is above is dropped and counted.";
         METRICS_MAX: u32 = "sandbox.metrics.max", "100", "Metrics of one task.";

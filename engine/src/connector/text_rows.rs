@@ -45,12 +45,16 @@ impl TextRows {
         match batch.kind {
             BatchKind::Lines => out.extend_from_slice(&batch.data),
             BatchKind::Rows => {
-                for (index, row) in (0..).zip(Rows::new(&batch.data)) {
-                    let row = row.map_err(|_| DAMAGED)?;
-                    match memchr::memchr(b'\n', row.payload) {
-                        None => append_line(row, out),
-                        Some(at) => reject(index, &line_end_within(at), row.payload)?,
-                    }
+                let start = out.len();
+                let mut count = 0;
+                for row in Rows::new(&batch.data) {
+                    append_line(row.map_err(|_| DAMAGED)?, out);
+                    count += 1;
+                }
+                // All at once costs less than row by row.
+                if memchr::memchr_iter(b'\n', &out[start..]).count() != count {
+                    out.truncate(start);
+                    append_single_lines(batch, out, reject)?;
                 }
             }
         }
@@ -102,6 +106,21 @@ impl TextRows {
 }
 
 const DAMAGED: ConnectorError = ConnectorError::Damaged("a batch");
+
+fn append_single_lines(
+    batch: &RecordBatch,
+    out: &mut Vec<u8>,
+    reject: &mut RejectWrite<'_>,
+) -> Result<(), ConnectorError> {
+    for (index, row) in (0..).zip(Rows::new(&batch.data)) {
+        let row = row.map_err(|_| DAMAGED)?;
+        match memchr::memchr(b'\n', row.payload) {
+            None => append_line(row, out),
+            Some(at) => reject(index, &line_end_within(at), row.payload)?,
+        }
+    }
+    Ok(())
+}
 
 fn line_end_within(at: usize) -> String {
     format!(
