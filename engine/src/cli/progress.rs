@@ -10,7 +10,6 @@ use super::say;
 use crate::{
     base::clock::Timestamp,
     client::job_snapshot::{JobSnapshot, VertexSnapshot},
-    protocol::job_details::SlotShortage,
 };
 
 /// Between two pictures on a terminal.
@@ -90,8 +89,7 @@ fn lines(former: Option<&JobSnapshot>, snapshot: &JobSnapshot, since: Duration) 
         head.push_str(&format!(", {} restarts", snapshot.restarts));
     }
     if let Some(shortage) = snapshot.slot_shortage {
-        head.push_str(", ");
-        head.push_str(&waiting(shortage));
+        head.push_str(&format!(", {shortage}"));
     }
     let mut lines = vec![head];
     for (id, vertex) in &snapshot.vertices {
@@ -102,16 +100,6 @@ fn lines(former: Option<&JobSnapshot>, snapshot: &JobSnapshot, since: Duration) 
         lines.push(vertex_line(before, vertex, since));
     }
     lines
-}
-
-/// "waiting for 4 slots, 1 is available", and what helps.
-fn waiting(SlotShortage { needed, available }: SlotShortage) -> String {
-    let slots = if needed == 1 { "slot" } else { "slots" };
-    match available {
-        Some(1) => format!("waiting for {needed} {slots}, 1 is available: {}", SlotShortage::HINT),
-        Some(available) => format!("waiting for {needed} {slots}, {available} are available: {}", SlotShortage::HINT),
-        None => format!("waiting for {needed} {slots}"),
-    }
 }
 
 /// Rows and bytes that came in; what a source makes itself counts where it goes out.
@@ -198,7 +186,7 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
         duration_text(snapshot.duration_ms)
     );
     if let Some(shortage) = snapshot.slot_shortage {
-        text.push_str(&format!("\n  {}", waiting(shortage)));
+        text.push_str(&format!("\n  {shortage}"));
     }
     text.push_str(&format!(
         "\n  {:NAME_CHARS_MAX$} {:>8} {:>15} {:>15} {:>9} {:>9}",

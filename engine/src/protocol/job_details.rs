@@ -1,7 +1,7 @@
 //! What can be known of a job, running or ended: the JobMaster makes it, REST and
 //! the command line show it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,19 @@ pub struct SlotShortage {
     pub needed: u32,
     /// Those that it has or could have; none: the ResourceManager has not said so yet.
     pub available: Option<u32>,
+}
+
+/// "waiting for 4 slots, 1 is available", and what helps.
+impl fmt::Display for SlotShortage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slots = if self.needed == 1 { "slot" } else { "slots" };
+        write!(formatter, "waiting for {} {slots}", self.needed)?;
+        match self.available {
+            Some(1) => write!(formatter, ", 1 is available: {}", Self::HINT),
+            Some(available) => write!(formatter, ", {available} are available: {}", Self::HINT),
+            None => Ok(()),
+        }
+    }
 }
 
 impl SlotShortage {

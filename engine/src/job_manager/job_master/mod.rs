@@ -306,13 +306,10 @@ impl JobMaster {
             }
             JobMasterMessage::ResourceManagerHeartbeat => self.handle_resource_manager_heartbeat(now),
             JobMasterMessage::NotEnoughSlots(available) => {
-                if self.available_slots.replace(available) != Some(available) {
-                    let needed = self.pool.required_count();
-                    tracing::warn!(
-                        job = %self.job(),
-                        "waiting for {needed} slots, {available} are available: {}",
-                        SlotShortage::HINT
-                    );
+                if self.available_slots.replace(available) != Some(available)
+                    && let Some(shortage) = self.slot_shortage()
+                {
+                    tracing::warn!(job = %self.job(), "{shortage}");
                 }
             }
             JobMasterMessage::RegisterTaskExecutor(id) => self.register_task_executor(&id, now),
