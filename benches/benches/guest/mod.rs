@@ -77,6 +77,7 @@ where
         channels: 1,
     });
     let context = SegmentContext {
+        state_cache_bytes: 16 << 20,
         job_name: "bench".to_owned(),
         task_name: plugin.to_owned(),
         subtask_index: 0,

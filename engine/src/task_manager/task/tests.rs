@@ -1,5 +1,6 @@
 //! Whole tasks on their threads, wired in one process.
 
+mod event_time;
 mod harness;
 mod plugins;
 
@@ -275,6 +276,12 @@ fn watermarks_of_the_channels_are_combined_before_an_operator_sees_them() {
         calls.extend(call);
         // The channels are read in turn, so that each element is awaited where it makes a call.
         cluster.until(|cluster| cluster.calls.lock().unwrap().get(&(2, 0)) == Some(&calls));
+        if element == watermark(3) {
+            cluster.until_metrics(job.deployments[2].attempt, |metrics| {
+                let holding = metrics.held_back_by.as_ref();
+                holding.map(|holding| (holding.subtask_index, holding.watermark)) == Some((0, Some(3)))
+            });
+        }
     }
     producers.iter_mut().for_each(|producer| producer.broadcast(&StreamElement::EndOfPartition));
     cluster.until_finished();
