@@ -234,6 +234,9 @@ impl RestClient {
         let detail = self.get(&format!("/jobs/{job}"))?;
         let mut snapshot = JobSnapshot::from_rest(&detail)
             .ok_or_else(|| self.unexpected("fields of the job are missing".to_owned()))?;
+        snapshot
+            .add_operators(&self.get(&format!("/jobs/{job}/operators"))?)
+            .ok_or_else(|| self.unexpected("fields of the operators are missing".to_owned()))?;
         let restarts = self.get(&format!("/jobs/{job}/metrics?get=numRestarts"))?;
         snapshot.restarts = metric(&restarts, "value").unwrap_or(0);
         if snapshot.status.is_globally_terminal() {
