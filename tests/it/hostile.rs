@@ -105,8 +105,8 @@ fn timers_that_wait_at_the_end_fire() {
     assert!(ended.status.success(), "{}", describe(&ended));
     // An event-time timer is left; the one by processing time for long ago fired before or was discarded.
     let rows = sorted_rows(&output);
-    assert_eq!(rows.iter().filter(|row| *row == "row").count(), 10);
-    assert!((1..=2).contains(&rows.iter().filter(|row| *row == "fired").count()), "{rows:?}");
+    assert_eq!(rows.iter().filter(|row| row.as_slice() == b"row").count(), 10);
+    assert!((1..=2).contains(&rows.iter().filter(|row| row.as_slice() == b"fired").count()), "{rows:?}");
 }
 
 #[test]

@@ -262,8 +262,20 @@ impl JobSnapshot {
         }
     }
 
+    /// Adds the answer to `GET /jobs/:jobid/operators`; nothing if a field is missing.
+    pub(crate) fn add_operators(&mut self, answer: &Value) -> Option<()> {
+        for vertex in answer.get("vertices")?.as_array()? {
+            let id: JobVertexId = vertex.get("id")?.as_str()?.parse().ok()?;
+            if let Some((_, known)) = self.vertices.iter_mut().find(|(known, _)| *known == id) {
+                known.held_back_by = serde_json::from_value(vertex.get("held-back-by")?.clone()).ok()?;
+                known.operators = serde_json::from_value(vertex.get("operators")?.clone()).ok()?;
+            }
+        }
+        Some(())
+    }
+
     /// Reads the answer to `GET /jobs/:jobid`; nothing if a field is missing.
-    /// Restarts, missing slots, rejected rows, dropped log lines and the failure stand in other answers.
+    /// Restarts, missing slots, rejected rows, dropped log lines, operators and the failure stand in other answers.
     pub(crate) fn from_rest(answer: &Value) -> Option<Self> {
         let vertices = answer.get("vertices")?.as_array()?.iter().map(|vertex| {
             let metrics = vertex.get("metrics")?;
@@ -283,8 +295,8 @@ impl JobSnapshot {
                 idle_ms: count("accumulated-idle-time")?,
                 busy_ms: count("accumulated-busy-time")?,
                 rejected_rows: 0,
-                held_back_by: serde_json::from_value(vertex.get("held-back-by")?.clone()).ok()?,
-                operators: serde_json::from_value(vertex.get("operators")?.clone()).ok()?,
+                held_back_by: None,
+                operators: Vec::new(),
                 dropped_log_lines: 0,
             };
             Some((vertex.get("id")?.as_str()?.parse().ok()?, snapshot))

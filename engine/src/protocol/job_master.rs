@@ -82,6 +82,7 @@ pub struct TaskMetrics {
 
 /// A subtask whose watermark is behind those of others.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct HoldingSubtask {
     /// Name of its vertex.
     pub vertex: String,
