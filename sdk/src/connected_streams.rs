@@ -11,7 +11,7 @@ use crate::{
     key::{ByValue, KeySelector},
     keyed_stream::KeyedStream,
     operator::{
-        BroadcastProcess, BroadcastProcessFunction, Context, CoProcess, Keyed, KeyedBroadcastProcess,
+        BroadcastProcess, BroadcastProcessFunction, CoProcess, Context, Keyed, KeyedBroadcastProcess,
         KeyedBroadcastProcessFunction, KeyedCoProcess, KeyedCoProcessFunction, OperatorFactory, TwoInputFactory,
         TwoInputFunction,
     },
@@ -91,11 +91,7 @@ impl<A: Record + ?Sized, B: Record + ?Sized> ConnectedStreams<A, B> {
     }
 
     /// Keys both streams, so that records with one key meet, and share state and timers.
-    pub fn key_by<K, F1, F2>(
-        &self,
-        first: F1,
-        second: F2,
-    ) -> KeyedConnectedStreams<A, B, K, ByValue<F1>, ByValue<F2>>
+    pub fn key_by<K, F1, F2>(&self, first: F1, second: F2) -> KeyedConnectedStreams<A, B, K, ByValue<F1>, ByValue<F2>>
     where
         K: Key + Owned,
         F1: for<'a> Fn(A::Ref<'a>) -> K + 'static,

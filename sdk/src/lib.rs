@@ -97,8 +97,9 @@ pub use crate::{
     keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
     metrics::{Counter, Gauge, Histogram},
     operator::{
-        AggregateFunction, BroadcastContext, BroadcastProcessFunction, Context, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
-        RuntimeContext, SourceFunction, SourceStatus, TimerService,
+        AggregateFunction, BroadcastContext, BroadcastProcessFunction, Context, KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext, RuntimeContext,
+        SourceFunction, SourceStatus, TimerService,
     },
     record::{Bytes, Key, Owned, Pair, Record},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
@@ -116,12 +117,12 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, AggregatingState, Args, BroadcastContext, BroadcastProcessFunction, BroadcastState, Collector, Context, DataStream, DiscardSink,
-        FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext,
-        KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
-        PrintSink, Record, ReducingState, Result, RuntimeContext, SequenceSource, SocketSink, SocketSource,
-        SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, UpdateType,
-        ValueState,
+        AggregateFunction, AggregatingState, Args, BroadcastContext, BroadcastProcessFunction, BroadcastState,
+        Collector, Context, DataStream, DiscardSink, FileSink, FileSource, GlobalWindows, Key, KeyWriter,
+        KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, KeyedStream,
+        ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair, PrintSink, Record, ReducingState, Result,
+        RuntimeContext, SequenceSource, SocketSink, SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States,
+        StdinSource, StreamExecutionEnvironment, UpdateType, ValueState,
     };
 }
 

@@ -161,13 +161,14 @@ impl KeyedBroadcastProcessFunction<u8, u64, (String, Option<u64>)> for Rules {
 
 #[test]
 fn broadcast_records_rule_a_keyed_stream() {
-    let mut harness = TestHarness::of_two_streams(|numbers: DataStream<u64>, rules: DataStream<(String, Option<u64>)>| {
-        let keyed = numbers.key_by(|n| u8::from(n % 2 == 0));
-        keyed
-            .connect_broadcast(&rules)
-            .process(|states| Rules { limits: states.broadcast("limits"), count: states.value("count") })
-    })
-    .unwrap();
+    let mut harness =
+        TestHarness::of_two_streams(|numbers: DataStream<u64>, rules: DataStream<(String, Option<u64>)>| {
+            let keyed = numbers.key_by(|n| u8::from(n % 2 == 0));
+            keyed
+                .connect_broadcast(&rules)
+                .process(|states| Rules { limits: states.broadcast("limits"), count: states.value("count") })
+        })
+        .unwrap();
     let rule = |name: &str, limit| (name.to_owned(), limit);
     harness.push_first::<u64>(&50, None).unwrap();
     harness.push_second::<(String, Option<u64>)>(&rule("a", Some(10)), None).unwrap();
@@ -233,12 +234,7 @@ impl BroadcastProcessFunction<str, str> for Keyless {
         Ok(())
     }
 
-    fn process_broadcast_element(
-        &self,
-        _: &str,
-        _: &mut BroadcastContext<'_>,
-        _: &mut Collector<str>,
-    ) -> Result<()> {
+    fn process_broadcast_element(&self, _: &str, _: &mut BroadcastContext<'_>, _: &mut Collector<str>) -> Result<()> {
         Ok(())
     }
 }

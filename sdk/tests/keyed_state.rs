@@ -80,10 +80,9 @@ impl KeyedProcessFunction<str, Line> for ScriptedTimers {
 
 fn scripted() -> TestHarness {
     let by_key = |lines: DataStream<Line>| {
-        lines.key_by_with(|line, key: &mut KeyWriter<str>| key.set(&line.0)).process(|states| ScriptedTimers {
-            in_callback: states.map("in callback"),
-            scripted: Scripted,
-        })
+        lines
+            .key_by_with(|line, key: &mut KeyWriter<str>| key.set(&line.0))
+            .process(|states| ScriptedTimers { in_callback: states.map("in callback"), scripted: Scripted })
     };
     harness(by_key, 1 << 20)
 }
@@ -95,10 +94,12 @@ fn run_script(harness: &mut TestHarness, op: &str) {
     };
     let words: Vec<_> = op.split(' ').collect();
     match words[..] {
-        ["advance", "watermark", to] => harness.process_watermark(to.parse().unwrap()).unwrap(),
+        ["advance", "watermark", to] => {
+            harness.process_watermark(to.parse().expect("a line of the script")).expect("a line of the script")
+        }
         [verb, domain, key, _namespace, timestamp] => {
             let line = (key.to_owned(), format!("{verb} {domain} {timestamp}"), callback);
-            harness.push::<Line>(&line).unwrap();
+            harness.push::<Line>(&line).expect("a line of the script");
         }
         _ => panic!("{op}"),
     }
@@ -106,9 +107,9 @@ fn run_script(harness: &mut TestHarness, op: &str) {
 
 /// "E k1 10 (remark)" or "E k1 10 with currentWatermark()=99" as the function tells it.
 fn fired(expected: &str, watermark: i64) -> String {
-    let text = expected.split(" (").next().unwrap();
+    let text = expected.split(" (").next().expect("a line of the script");
     let (text, at) = match text.split_once(" with currentWatermark()=") {
-        Some((text, at)) => (text, at.parse().unwrap()),
+        Some((text, at)) => (text, at.parse().expect("a line of the script")),
         None => (text, watermark),
     };
     format!("{text} at {at}")
@@ -145,7 +146,10 @@ fn timers_fire_as_in_the_vectors() {
         for left in texts("left").into_iter().filter(|left| left.len() < 10) {
             let words: Vec<_> = left.split(' ').collect();
             let domain = if words[0] == "E" { "event time" } else { "processing time" };
-            assert!(waiting.contains(&format!("timer of {:?}: {} in {domain}", words[1], words[2])), "{name}: {waiting}");
+            assert!(
+                waiting.contains(&format!("timer of {:?}: {} in {domain}", words[1], words[2])),
+                "{name}: {waiting}"
+            );
         }
         let left = texts("left").iter().filter(|left| left.len() < 10).count();
         // What is discarded at the end was never fired; the harness still shows it.
@@ -191,10 +195,7 @@ fn timers_in_processing_time_go_by_the_clock() {
     assert_eq!(harness.lines().unwrap(), [""; 0]);
     harness.set_processing_time(250).unwrap();
     harness.finish().unwrap();
-    assert_eq!(harness.records_with_timestamps::<String>().unwrap(), [(
-        format!("P k 100 at {}", i64::MIN),
-        None
-    )]);
+    assert_eq!(harness.records_with_timestamps::<String>().unwrap(), [(format!("P k 100 at {}", i64::MIN), None)]);
 }
 
 #[test]
@@ -421,7 +422,8 @@ fn closures_with_state() {
     let mut harness = harness(
         |numbers: DataStream<i64>| {
             let by_sign = |numbers: &DataStream<i64>| numbers.key_by(|n| *n < 0);
-            let differences = by_sign(&numbers).map_with_state(|n, last: &mut Option<i64>| n - last.replace(n).unwrap_or(0));
+            let differences =
+                by_sign(&numbers).map_with_state(|n, last: &mut Option<i64>| n - last.replace(n).unwrap_or(0));
             let rising = by_sign(&differences)
                 .filter_with_state(|n, greatest: &mut Option<i64>| greatest.replace(*n).is_none_or(|last| last < *n));
             by_sign(&rising).flat_map_with_state(|n, count: &mut Option<u64>, out: &mut Collector<(i64, u64)>| {

@@ -369,8 +369,7 @@ where
     ) {
         let Self { by_key, fold, timers } = self;
         let record = T::peek(&record);
-        let (is_new, added) =
-            by_key.with_value(record, element, |_, value| (value.is_none(), fold.add(value, record)));
+        let (is_new, added) = by_key.with_value(record, element, |_, value| (value.is_none(), fold.add(value, record)));
         if is_new {
             by_key.register_end(timers, record, element);
         }

@@ -705,7 +705,10 @@ where
 
 /// The error of a node that cannot stand behind another one.
 fn not_first(wiring: &dyn Wiring) -> Error {
-    Error::new(format!("node {} is not the first of its segment, but keeps keyed state or has two inputs", wiring.node()))
+    Error::new(format!(
+        "node {} is not the first of its segment, but keeps keyed state or has two inputs",
+        wiring.node()
+    ))
 }
 
 /// A collector for an output of the node that is being built.

@@ -138,9 +138,10 @@ impl<'c, K: Key + ?Sized> KeyedContext<'c, K> {
 
     /// Lends the current key.
     pub fn with_current_key<R>(&self, f: impl FnOnce(K::Ref<'_>) -> R) -> R {
-        self.keyed.states.scope.with(|_, key, _| {
-            K::decode(key, |key| f(K::peek(&key))).expect("the current key was encoded here")
-        })
+        self.keyed
+            .states
+            .scope
+            .with(|_, key, _| K::decode(key, |key| f(K::peek(&key))).expect("the current key was encoded here"))
     }
 
     /// Timers of the current key, and the time.
@@ -198,6 +199,18 @@ impl<'c, K: ?Sized> Deref for OnTimerContext<'c, K> {
 /// fires or is deleted: one that lies far ahead in event time until the end of the input,
 /// when event time rises to `i64::MAX`. Timers in processing time that wait at the end of
 /// the input are dropped.
+///
+/// Only keyed streams have timers:
+///
+/// ```compile_fail,E0599
+/// # use engine_sdk::prelude::*;
+/// fn later(numbers: DataStream<i64>) {
+///     numbers.process(|n, context: &mut Context<'_>, out: &mut Collector<i64>| {
+///         context.timer_service().register_event_time_timer(n);
+///         out.collect(n);
+///     });
+/// }
+/// ```
 pub struct TimerService<'c> {
     keyed: &'c Keyed,
 }

@@ -86,6 +86,7 @@ impl Scope {
     }
 
     /// Sets the namespace of the states from here on.
+    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn set_namespace(&self, namespace: &[u8]) {
         self.generation.set(self.generation.get() + 1);
         let own = &mut *self.namespace.borrow_mut();
@@ -189,10 +190,8 @@ impl States {
 
     /// A map for each key.
     pub fn map<M: Key + ?Sized, V: Owned>(&mut self, name: &str) -> MapState<M, V> {
-        let declaration = StateDeclaration {
-            map_key_type: Some(descriptor_of::<M>()),
-            ..state::<V>(name, StateKind::Map)
-        };
+        let declaration =
+            StateDeclaration { map_key_type: Some(descriptor_of::<M>()), ..state::<V>(name, StateKind::Map) };
         let declaration = self.declare(declaration);
         let state = MapState::new(self.backend.map(name), self.scope.clone(), declaration);
         self.caches.push(state.cached());

@@ -269,7 +269,11 @@ fn maps_are_those_of_the_model() {
                         let limit = random.below(6);
                         cache.scan(slot, &from, |map_key, value| {
                             pairs.push((map_key.to_owned(), value.clone()));
-                            if (pairs.len() as u64) < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                            if (pairs.len() as u64) < limit {
+                                ControlFlow::Continue(())
+                            } else {
+                                ControlFlow::Break(())
+                            }
                         });
                         let expected = expected.range(from..).take(usize::try_from(limit.max(1)).unwrap());
                         assert!(pairs.iter().map(|(key, value)| (key, value)).eq(expected), "seed {seed}: {pairs:?}");
