@@ -5,6 +5,7 @@ use std::{marker::PhantomData, rc::Rc, time::Duration};
 use crate::{
     bindings::engine::plugin::graph::{ChainingStrategy, Operator as OperatorKind, Partitioner},
     collector::{Collector, Downstream},
+    connected_streams::{BroadcastConnectedStream, ConnectedStreams},
     error::{Outcome, Result},
     graph::{NodeTypes, Origin, SharedGraph},
     key::{ByRef, ByValue, ByWriter, KeySelector, KeyWriter},
@@ -208,11 +209,24 @@ impl<T: Record + ?Sized> DataStream<T> {
         union
     }
 
+    /// This and another stream, for operators that see the records of both.
+    pub fn connect<B: Record + ?Sized>(&self, other: &DataStream<B>) -> ConnectedStreams<T, B> {
+        ConnectedStreams::new(self.clone(), other.clone())
+    }
+
+    /// This stream and another, whose records go to each subtask of the operator that follows.
+    pub fn connect_broadcast<B: Record + ?Sized>(&self, other: &DataStream<B>) -> BroadcastConnectedStream<T, B> {
+        BroadcastConnectedStream::new(self.clone(), other.broadcast())
+    }
+
     /// Keys the stream by what the closure returns, an owned key.
     ///
-    /// `sum`, `min`, `max`, `count`, `reduce` and `aggregate` stand on the keyed stream. Called
-    /// on a stream that has no key, `sum` and its like make rustc say that the
-    /// stream "is not an iterator": what is missing is this call.
+    /// `sum`, `min`, `max`, `count`, `reduce` and `aggregate` stand on the keyed stream:
+    ///
+    /// ```compile_fail,E0277
+    /// # use engine_sdk::prelude::*;
+    /// fn total(numbers: DataStream<u64>) { numbers.sum(|n| *n); }
+    /// ```
     pub fn key_by<K, F>(&self, key: F) -> KeyedStream<T, K, ByValue<F>>
     where
         K: Key + Owned,
@@ -389,6 +403,36 @@ impl<T: Record + ?Sized> DataStream<T> {
         }
     }
 }
+
+/// What a stream without a key does not have.
+#[diagnostic::on_unimplemented(
+    message = "this stream has no key",
+    label = "needs a keyed stream",
+    note = "call `key_by` before: `stream.key_by(|record| ..).count()`"
+)]
+#[doc(hidden)]
+pub trait HasKey {}
+
+/// Calls that only keyed streams have. They stand here so that rustc says what is missing,
+/// instead of that the stream is no iterator; nothing can call them.
+macro_rules! keyed_only {
+    ($($name:ident($($function:ident: $type:ident)?)),*) => {
+        impl<T: Record + ?Sized> DataStream<T> {
+            $(
+                #[doc(hidden)]
+                pub fn $name$(<$type>)?(&self $(, $function: $type)?) -> Self
+                where
+                    Self: HasKey,
+                {
+                    $(drop($function);)?
+                    self.clone()
+                }
+            )*
+        }
+    };
+}
+
+keyed_only!(count(), sum(f: F), min(f: F), max(f: F), reduce(f: F), aggregate(f: F), window(f: F));
 
 node_settings!(DataStream<T>, [T: Record + ?Sized], |stream| stream.plain_node());
 

@@ -89,8 +89,23 @@ impl Graph {
         self.factories.insert(node, factory);
     }
 
-    /// Declares the key and the keyed states of a node.
+    /// Declares the key and the states of a node.
     pub(crate) fn set_keyed<K: Key + ?Sized>(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        self.set_states(node, states);
+        self.node_mut(node).key_type = Some(descriptor_of::<K>());
+    }
+
+    /// Declares the states of a node without a key, which can be broadcast states only.
+    pub(crate) fn set_broadcast(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        if let Some(keyed) = states.iter().find(|state| state.kind != StateKind::Broadcast) {
+            let node = &self.node_mut(node).name;
+            let message = format!("\"{node}\" has the keyed state \"{}\", but its stream has no key", keyed.name);
+            self.error(message);
+        }
+        self.set_states(node, states);
+    }
+
+    fn set_states(&mut self, node: u32, states: Vec<StateDeclaration>) {
         for (index, state) in states.iter().enumerate() {
             if states[..index].iter().any(|other| other.name == state.name) {
                 let node = &self.node_mut(node).name;
@@ -98,9 +113,7 @@ impl Graph {
                 self.error(message);
             }
         }
-        let node = self.node_mut(node);
-        node.key_type = Some(descriptor_of::<K>());
-        node.states = states;
+        self.node_mut(node).states = states;
     }
 
     /// Leads the records of all origins into a zero-based input of a node.

@@ -54,6 +54,7 @@ mod data_stream;
 mod keyed_stream;
 mod join;
 mod rank;
+mod connected_streams;
 mod segment;
 mod exports;
 mod current;
@@ -90,6 +91,9 @@ pub use crate::{
     args::Args,
     bindings::engine::plugin::graph::Connector,
     collector::Collector,
+    connected_streams::{
+        BroadcastConnectedStream, ConnectedStreams, KeyedBroadcastConnectedStream, KeyedConnectedStreams,
+    },
     data_stream::{DataStream, OutputTag},
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
@@ -101,8 +105,9 @@ pub use crate::{
     keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
     operator::{
-        AggregateFunction, Context, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
-        RuntimeContext, SourceFunction, SourceStatus, TimerService,
+        AggregateFunction, BroadcastContext, BroadcastProcessFunction, Context, KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext, RuntimeContext,
+        SourceFunction, SourceStatus, TimerService,
     },
     rank::{Deduplicate, EventTimeDeduplicate, Keep, TopN},
     record::{Bytes, Either, Key, Owned, Pair, Record, TaggedUnion},
@@ -133,10 +138,11 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
-        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Keep, Key, KeyWriter, KeyedCoProcessFunction,
-        KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag,
-        Pair, PrintSink, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result, RuntimeContext,
+        AggregateFunction, AggregatingState, Args, BroadcastContext, BroadcastProcessFunction, BroadcastState,
+        Collector, Context, DataStream, DiscardSink, EventTimeSessionWindows, FileSink, FileSource, GlobalWindows,
+        Keep, Key, KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext,
+        KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
+        PrintSink, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result, RuntimeContext,
         SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource,
         SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, TimeWindow,
         TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,

@@ -8,6 +8,7 @@
 mod stateless;
 mod keyed;
 mod process;
+mod connected;
 mod source;
 
 use std::{any::Any, rc::Rc};
@@ -18,12 +19,14 @@ use engine_rows::{
 };
 
 pub use self::{
+    connected::{BroadcastContext, BroadcastProcessFunction, KeyedBroadcastProcessFunction},
     keyed::{AggregateFunction, Number},
     process::{KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, OnTimerContext, TimerService},
     source::{SourceFunction, SourceStatus},
     stateless::Context,
 };
 pub(crate) use self::{
+    connected::{BroadcastProcess, CoProcess, KeyedBroadcastProcess},
     keyed::{Count, FlatMapWithState, Fold, KeyedReduce, MaxOf, MinOf, ReduceFold, Running, SumOf, VALUE},
     process::{Keyed, KeyedCoProcess, KeyedProcess},
     source::{Elements, SourceFactory},

@@ -4,17 +4,19 @@
 //! the engine; every operator has one subtask. Native sources are fed by the
 //! test, native sinks keep what they get.
 
+mod chaining;
 mod state;
 
 use std::collections::BTreeMap;
 
 use engine_rows::row::{self, NO_TIMESTAMP, Row, Rows};
 
+use self::chaining::segments_of;
 use crate::{
     Connector, Error, Result,
     args::Args,
     bindings::{
-        engine::plugin::graph::{ChainingStrategy, Operator as OperatorKind, Partitioner, StreamEdge, StreamGraph},
+        engine::plugin::graph::{Operator as OperatorKind, StreamEdge, StreamGraph},
         exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput, TimeDomain},
     },
     collector::Signal,
@@ -32,6 +34,9 @@ use crate::{
 
 /// A source of the plugin that does not end within this many polls fails the test.
 const POLLS_MAX: usize = 1_000_000;
+/// Names of the sources of [`TestHarness::of_two_streams`].
+const FIRST: &str = "Source: First";
+const SECOND: &str = "Source: Second";
 /// Timers that one call fires.
 const TIMERS_MAX: usize = 1000;
 /// Bytes of keyed state that a segment keeps in its own memory.
@@ -139,7 +144,28 @@ impl TestHarness {
     {
         Self::new(
             |env, _args| {
-                function(env.from_source(TestSource(std::marker::PhantomData))).sink_to(DiscardSink);
+                function(env.from_source(TestSource::new("Source: Test"))).sink_to(DiscardSink);
+                Ok(())
+            },
+            &[],
+        )
+    }
+
+    /// Runs a function from two streams to one. They are fed by [`TestHarness::push_first`] and
+    /// [`TestHarness::push_second`]; their sources are called "Source: First" and "Source: Second".
+    ///
+    /// # Errors
+    /// Returns the first mistake in its use of streams.
+    pub fn of_two_streams<A, B, U>(function: impl FnOnce(DataStream<A>, DataStream<B>) -> DataStream<U>) -> Result<Self>
+    where
+        A: Record + ?Sized,
+        B: Record + ?Sized,
+        U: Record + ?Sized,
+    {
+        Self::new(
+            |env, _args| {
+                let (first, second) = (TestSource::new(FIRST), TestSource::new(SECOND));
+                function(env.from_source(first), env.from_source(second)).sink_to(DiscardSink);
                 Ok(())
             },
             &[],
@@ -200,6 +226,25 @@ impl TestHarness {
     pub fn push_with_timestamp<T: Record + ?Sized>(&mut self, record: T::Ref<'_>, timestamp: i64) -> Result<()> {
         let source = self.only("source", |operator| matches!(operator, OperatorKind::Source(_)))?;
         self.push_into::<T>(source, record, timestamp)
+    }
+
+    /// Feeds a record to the first stream of [`TestHarness::of_two_streams`], with an event time in
+    /// milliseconds since the Unix epoch if it has one.
+    ///
+    /// # Errors
+    /// As [`TestHarness::push`].
+    pub fn push_first<T: Record + ?Sized>(&mut self, record: T::Ref<'_>, timestamp: Option<i64>) -> Result<()> {
+        let source = self.named(FIRST, is_source)?;
+        self.push_into::<T>(source, record, timestamp.unwrap_or(NO_TIMESTAMP))
+    }
+
+    /// As [`TestHarness::push_first`], to the second stream.
+    ///
+    /// # Errors
+    /// As [`TestHarness::push`].
+    pub fn push_second<T: Record + ?Sized>(&mut self, record: T::Ref<'_>, timestamp: Option<i64>) -> Result<()> {
+        let source = self.named(SECOND, is_source)?;
+        self.push_into::<T>(source, record, timestamp.unwrap_or(NO_TIMESTAMP))
     }
 
     /// Feeds a record to the source of the engine with this name.
@@ -566,54 +611,29 @@ fn owned_rows(rows: &[u8]) -> impl Iterator<Item = OwnedRow> {
     })
 }
 
-/// The source of [`TestHarness::of_stream`].
-struct TestSource<T: ?Sized>(std::marker::PhantomData<T>);
+/// The source of [`TestHarness::of_stream`] and its like.
+struct TestSource<T: ?Sized> {
+    name: &'static str,
+    _record: std::marker::PhantomData<T>,
+}
+
+impl<T: ?Sized> TestSource<T> {
+    fn new(name: &'static str) -> Self {
+        Self { name, _record: std::marker::PhantomData }
+    }
+}
 
 impl<T: Record + ?Sized> Source for TestSource<T> {
     type Record = T;
     const PARALLEL: bool = true;
 
     fn name(&self) -> &str {
-        "Source: Test"
+        self.name
     }
 
     fn connector(&self) -> Connector {
         Connector { name: "test".to_owned(), options: Vec::new() }
     }
-}
-
-/// Nodes of each segment, the first one first.
-fn segments_of(graph: &StreamGraph, chained: bool) -> Vec<Vec<u32>> {
-    let mut segments: Vec<Vec<u32>> = Vec::new();
-    for node in &graph.nodes {
-        if !matches!(node.operator, OperatorKind::Guest(_) | OperatorKind::GuestSource(_)) {
-            continue;
-        }
-        let mut inputs = graph.edges.iter().filter(|edge| edge.target == node.id);
-        let before = match (inputs.next(), inputs.next()) {
-            (Some(edge), None) if chained && is_chainable(graph, edge) => {
-                segments.iter_mut().find(|segment| segment.contains(&edge.source))
-            }
-            _ => None,
-        };
-        match before {
-            Some(segment) => segment.push(node.id),
-            None => segments.push(vec![node.id]),
-        }
-    }
-    segments
-}
-
-/// True if the engine would chain the two nodes of an edge, which is the target's only one.
-fn is_chainable(graph: &StreamGraph, edge: &StreamEdge) -> bool {
-    let node = |id: u32| &graph.nodes[id as usize - 1];
-    let (source, target) = (node(edge.source), node(edge.target));
-    matches!(edge.partitioner, None | Some(Partitioner::Forward))
-        && edge.selector.is_none()
-        && source.parallelism == target.parallelism
-        && source.slot_sharing_group == target.slot_sharing_group
-        && source.chaining != ChainingStrategy::Never
-        && target.chaining == ChainingStrategy::Always
 }
 
 fn context_of(graph: &StreamGraph, nodes: Vec<u32>, state_cache_bytes: u64) -> OperatorContext {
