@@ -128,7 +128,7 @@ pub use crate::{
         ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
         SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, Trigger, TriggerContext,
         TriggerResult, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner, WindowContext,
-        WindowElements, WindowedStream,
+        WindowElements, WindowStates, WindowedStream,
     },
 };
 
@@ -142,10 +142,11 @@ pub mod prelude {
         Collector, Context, DataStream, DiscardSink, EventTimeSessionWindows, FileSink, FileSource, GlobalWindows,
         Keep, Key, KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext,
         KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
-        PrintSink, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result, RuntimeContext,
-        SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink, SocketSource,
-        SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment, TimeWindow,
-        TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,
+        PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result,
+        RuntimeContext, SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink,
+        SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment,
+        TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,
+        WindowContext, WindowElements, WindowStates,
     };
 }
 

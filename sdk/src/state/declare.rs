@@ -154,7 +154,7 @@ impl FunctionStates {
 }
 
 impl States {
-    fn new(backend: StateBackend) -> Self {
+    pub(crate) fn new(backend: StateBackend) -> Self {
         Self { backend, declared: Rc::default(), caches: Vec::new(), scope: Rc::default() }
     }
 
@@ -162,14 +162,24 @@ impl States {
     pub(crate) fn declared_by<F>(make: impl FnOnce(&mut Self) -> F) -> Vec<StateDeclaration> {
         let mut states = Self::new(StateBackend::declaring());
         make(&mut states);
-        states.declared.take()
+        states.into_declared()
+    }
+
+    /// What was declared so far.
+    pub(crate) fn into_declared(self) -> Vec<StateDeclaration> {
+        self.declared.take()
     }
 
     /// Makes a function with its states.
     pub(crate) fn make<F>(backend: &StateBackend, make: impl FnOnce(&mut Self) -> F) -> (F, FunctionStates) {
         let mut states = Self::new(backend.clone());
         let function = make(&mut states);
-        (function, FunctionStates { caches: states.caches, scope: states.scope })
+        (function, states.into_function_states())
+    }
+
+    /// The states, for the operator that owns the function.
+    pub(crate) fn into_function_states(self) -> FunctionStates {
+        FunctionStates { caches: self.caches, scope: self.scope }
     }
 
     /// A value for each key.

@@ -10,9 +10,9 @@ use super::{
 use crate::{
     collector::Collector,
     error::Result,
-    operator::{Fold, SideOutputs},
+    operator::{Fold, RuntimeContext, SideOutputs},
     record::{Key, Pair, Record},
-    state::{ListCache, Timers, ValueCache},
+    state::{ListCache, Timer, Timers, ValueCache},
 };
 
 /// The content of a window: its key, and the window under which it is kept.
@@ -27,6 +27,13 @@ pub(crate) struct Place<'a> {
 /// Keeps what windows come to.
 pub(crate) trait Contents<T: Record + ?Sized, K: Key + ?Sized, U: Record + ?Sized>: 'static {
     type Cache: ReadAhead;
+
+    /// # Errors
+    /// An error fails the attempt.
+    fn open(&mut self, runtime: &RuntimeContext) -> Result<()>;
+
+    /// Begins a batch of rows, or of these timers, for what user code keeps.
+    fn begin_function(&mut self, timers: &[Timer<'_>]);
 
     /// The cache of the contents.
     fn cache(&mut self) -> &mut Self::Cache;
@@ -77,6 +84,14 @@ where
     E: Evaluate<K, A::Output, U>,
 {
     type Cache = ValueCache<A::State>;
+
+    fn open(&mut self, runtime: &RuntimeContext) -> Result<()> {
+        self.evaluate.open(runtime)
+    }
+
+    fn begin_function(&mut self, timers: &[Timer<'_>]) {
+        self.evaluate.begin_batch(timers);
+    }
 
     fn cache(&mut self) -> &mut Self::Cache {
         &mut self.values
@@ -134,6 +149,14 @@ where
     E: for<'e> Evaluate<K, &'e WindowElements<T>, U>,
 {
     type Cache = ListCache<Pair<T, i64>>;
+
+    fn open(&mut self, runtime: &RuntimeContext) -> Result<()> {
+        self.evaluate.open(runtime)
+    }
+
+    fn begin_function(&mut self, timers: &[Timer<'_>]) {
+        self.evaluate.begin_batch(timers);
+    }
 
     fn cache(&mut self) -> &mut Self::Cache {
         &mut self.elements
@@ -200,6 +223,12 @@ pub(crate) struct FiringAt<'f> {
 /// Makes records of what a window came to.
 pub(crate) trait Evaluate<K: Key + ?Sized, C, U: Record + ?Sized>: 'static {
     /// # Errors
+    /// An error fails the attempt.
+    fn open(&mut self, _runtime: &RuntimeContext) -> Result<()> {
+        Ok(())
+    }
+
+    /// # Errors
     /// Returns the error of user code.
     fn evaluate(&mut self, place: Place<'_>, at: FiringAt<'_>, content: C, out: &mut Collector<U>) -> Result<()>;
 
@@ -210,6 +239,9 @@ pub(crate) trait Evaluate<K: Key + ?Sized, C, U: Record + ?Sized>: 'static {
     fn clear(&mut self, _place: Place<'_>, _at: FiringAt<'_>) -> Result<()> {
         Ok(())
     }
+
+    /// Begins a batch of rows, or of these timers.
+    fn begin_batch(&mut self, _timers: &[Timer<'_>]) {}
 
     fn flush(&mut self) {}
 }
@@ -259,8 +291,16 @@ where
         }
     }
 
+    fn open(&mut self, runtime: &RuntimeContext) -> Result<()> {
+        self.evaluate.open(runtime)
+    }
+
     fn clear(&mut self, place: Place<'_>, at: FiringAt<'_>) -> Result<()> {
         self.evaluate.clear(place, at)
+    }
+
+    fn begin_batch(&mut self, timers: &[Timer<'_>]) {
+        self.evaluate.begin_batch(timers);
     }
 
     fn flush(&mut self) {

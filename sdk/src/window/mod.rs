@@ -33,7 +33,7 @@ pub use self::{
         SlidingProcessingTimeWindows, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner,
     },
     evictor::{CountEvictor, DeltaEvictor, Evictor, TimeEvictor, WindowElements},
-    process::{ProcessWindowFunction, WindowContext},
+    process::{ProcessWindowFunction, WindowContext, WindowStates},
     stream::{AllWindowedStream, DefaultTrigger, Evaluation, NoKey, Triggered, WindowedStream},
     time_window::TimeWindow,
     trigger::{

@@ -9,7 +9,7 @@ use super::{
     emit::{Alone, Emit, Then, ThenAlone, WithKey},
     input::{LateRecords, WindowInput, WindowTime},
     panes::Panes,
-    process::{ProcessElements, ProcessResult},
+    process::{ProcessElements, ProcessResult, Processing, WindowStates},
     session_windows::SessionWindows,
     sessions::Sessions,
     sliding_windows::{PaneOf, SlidingWindows},
@@ -153,7 +153,7 @@ impl<T: Record + ?Sized, R: Trigger<T>> Evaluation<T> for Triggered<T, R> {
         E: Emit<K, A::Output, U>,
         U: Record + ?Sized,
     {
-        stream.folded(name, fold, move |_| EmitResult(emit()))
+        stream.folded(name, fold, Vec::new(), move |_| EmitResult(emit()))
     }
 }
 
@@ -299,32 +299,51 @@ where
     }
 
     /// Hands all records of each key and window to a function; windows keep them until then. The
-    /// closure makes the function anew for each subtask.
-    pub fn process<P>(&self, make: impl Fn() -> P + 'static) -> DataStream<P::Output>
+    /// closure makes the function and its states; see [`crate::States`].
+    pub fn process<P, M>(&self, make: M) -> DataStream<P::Output>
     where
         P: ProcessWindowFunction<K, T>,
+        M: Fn(&mut WindowStates) -> P + 'static,
     {
         let evictor = self.evaluation.triggered(self.windows.as_ref()).evictor;
-        self.triggered(("Process", "WindowProcess"), elements_state::<T>(), move |states| Listed {
+        let declared = self.declared_by(&make);
+        self.triggered(("Process", "WindowProcess"), elements_state::<T>(), declared, move |states| Listed {
             evictor: evictor.clone(),
-            evaluate: ProcessElements { function: make() },
+            evaluate: ProcessElements(Processing::make(states, &make)),
             elements: states.list(CONTENTS),
         })
     }
 
     /// Aggregates the records of each key and window as they come, and hands the result to a
-    /// function. The closure makes the function anew for each subtask.
+    /// function. The closure makes the function and its states; see [`crate::States`].
     ///
     /// Where windows overlap, each record is added to each of its windows; with
     /// [`WindowedStream::aggregate_then`] to one only.
-    pub fn aggregate_with<A, P>(&self, aggregate: A, make: impl Fn() -> P + 'static) -> DataStream<P::Output>
+    pub fn aggregate_with<A, P, M>(&self, aggregate: A, make: M) -> DataStream<P::Output>
     where
         A: AggregateFunction<T>,
         P: ProcessWindowFunction<K, A::Output>,
+        M: Fn(&mut WindowStates) -> P + 'static,
     {
         let aggregate = Rc::new(aggregate);
+        let declared = self.declared_by(&make);
         let fold = move || AggregateFold(Rc::clone(&aggregate));
-        self.folded("Aggregate", fold, move |_| ProcessResult(ProcessElements { function: make() }))
+        self.folded("Aggregate", fold, declared, move |states| ProcessResult(Processing::make(states, &make)))
+    }
+
+    /// The states of a function over windows.
+    fn declared_by<P>(&self, make: impl FnOnce(&mut WindowStates) -> P) -> Vec<StateDeclaration> {
+        let (mut declared, global) = WindowStates::declared_by(make);
+        let is_session = matches!(&self.windows, Some(Windows { kind: WindowKind::Session(_), .. }));
+        if let Some(state) = declared.first().filter(|_| is_session) {
+            let message = format!(
+                "state \"{}\" of each window: sessions merge, so they have none; declare it in `WindowStates::global`",
+                state.name
+            );
+            self.keyed.graph.borrow_mut().error(message);
+        }
+        declared.extend(global);
+        declared
     }
 
     /// Adds an operator that aggregates for a trigger: record by record, or all at once behind an evictor.
@@ -332,6 +351,7 @@ where
         &self,
         name: &str,
         fold: impl Fn() -> A + 'static,
+        function_states: Vec<StateDeclaration>,
         evaluate: impl Fn(&StateBackend) -> E + 'static,
     ) -> DataStream<U>
     where
@@ -342,17 +362,19 @@ where
         match self.evaluation.triggered(self.windows.as_ref()).evictor {
             None => {
                 let contents = state::<A::State>(CONTENTS, StateKind::Aggregating);
-                self.triggered((name, KIND), contents, move |states| Aggregated {
+                self.triggered((name, KIND), contents, function_states, move |states| Aggregated {
                     fold: fold(),
                     evaluate: evaluate(states),
                     values: states.value(CONTENTS),
                 })
             }
-            Some(evictor) => self.triggered((name, KIND), elements_state::<T>(), move |states| Listed {
-                evictor: Some(Rc::clone(&evictor)),
-                evaluate: FoldElements { fold: fold(), evaluate: evaluate(states) },
-                elements: states.list(CONTENTS),
-            }),
+            Some(evictor) => {
+                self.triggered((name, KIND), elements_state::<T>(), function_states, move |states| Listed {
+                    evictor: Some(Rc::clone(&evictor)),
+                    evaluate: FoldElements { fold: fold(), evaluate: evaluate(states) },
+                    elements: states.list(CONTENTS),
+                })
+            }
         }
     }
 
@@ -361,6 +383,7 @@ where
         &self,
         of: (&str, &str),
         contents_state: StateDeclaration,
+        function_states: Vec<StateDeclaration>,
         contents: impl Fn(&StateBackend) -> C + 'static,
     ) -> DataStream<U>
     where
@@ -381,6 +404,7 @@ where
         if is_session {
             states.push(state::<Vec<MergedWindow>>(SESSIONS, StateKind::Value));
         }
+        states.extend(function_states);
         self.operator(of, states, move |input, states| {
             let trigger = TriggerStates {
                 trigger: Rc::clone(&trigger),
@@ -616,20 +640,22 @@ where
     }
 
     /// As [`WindowedStream::process`], with `()` as the key.
-    pub fn process<P>(&self, make: impl Fn() -> P + 'static) -> DataStream<P::Output>
+    pub fn process<P, M>(&self, make: M) -> DataStream<P::Output>
     where
         P: ProcessWindowFunction<(), T>,
+        M: Fn(&mut WindowStates) -> P + 'static,
     {
-        self.in_one_subtask(self.windowed.process(make))
+        self.windowed.process(make).set_parallelism(1)
     }
 
     /// As [`WindowedStream::aggregate_with`], with `()` as the key.
-    pub fn aggregate_with<A, P>(&self, aggregate: A, make: impl Fn() -> P + 'static) -> DataStream<P::Output>
+    pub fn aggregate_with<A, P, M>(&self, aggregate: A, make: M) -> DataStream<P::Output>
     where
         A: AggregateFunction<T>,
         P: ProcessWindowFunction<(), A::Output>,
+        M: Fn(&mut WindowStates) -> P + 'static,
     {
-        self.in_one_subtask(self.windowed.aggregate_with(aggregate, make))
+        self.windowed.aggregate_with(aggregate, make).set_parallelism(1)
     }
 
     fn aggregated<A, E, U>(
@@ -643,11 +669,7 @@ where
         E: Emit<(), A::Output, U>,
         U: Record + ?Sized,
     {
-        self.in_one_subtask(self.windowed.aggregated(name, fold, emit))
-    }
-
-    fn in_one_subtask<U: Record + ?Sized>(&self, results: DataStream<U>) -> DataStream<U> {
-        results.set_parallelism(1)
+        self.windowed.aggregated(name, fold, emit).set_parallelism(1)
     }
 
     /// Counts the records of each window.

@@ -524,11 +524,11 @@ fn windows_with_triggers_are_those_without() {
 
 #[test]
 fn functions_get_what_is_in_each_window() {
-    let all = |windowed: Keyed| windowed.process(|| GatherAll);
+    let all = |windowed: Keyed| windowed.process(|_| GatherAll);
     check(sliding, TimeDomain::EventTime, None, all);
     check(session, TimeDomain::EventTime, None, all);
     check(session, TimeDomain::ProcessingTime, None, all);
-    let aggregated = |windowed: Keyed| windowed.aggregate_with(Gather, || GatherAll);
+    let aggregated = |windowed: Keyed| windowed.aggregate_with(Gather, |_| GatherAll);
     check(session, TimeDomain::EventTime, None, aggregated);
     check(tumbling, TimeDomain::EventTime, None, aggregated);
 }

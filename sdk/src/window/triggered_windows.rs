@@ -18,7 +18,7 @@ use crate::{
     current,
     error::{Error, Result},
     key::KeySelector,
-    operator::{Element, Function, SideOutputs},
+    operator::{Element, Function, RuntimeContext, SideOutputs},
     record::{Key, Record},
     state::{Timer, Timers, ValueCache},
 };
@@ -317,6 +317,10 @@ where
     R: Trigger<T>,
     C: Contents<T, K, U>,
 {
+    fn open(&mut self, runtime: &RuntimeContext) -> Result<()> {
+        self.contents.open(runtime)
+    }
+
     fn begin_batch(&mut self, rows: &[u8]) {
         let Self { input, kind, trigger, sessions, contents, .. } = self;
         let kind = &*kind;
@@ -333,6 +337,7 @@ where
         if let Some(sessions) = sessions {
             input.prefetch_keys(sessions, rows);
         }
+        contents.begin_function(&[]);
     }
 
     fn begin_timers(&mut self, timers: &[Timer<'_>]) {
@@ -345,6 +350,7 @@ where
             let by_key: Vec<_> = timers.iter().map(|timer| Timer { namespace: &[], ..*timer }).collect();
             prefetch_timers(sessions, &by_key);
         }
+        contents.begin_function(timers);
     }
 
     fn process(&mut self, record: T::View<'_>, element: Element, out: &mut Collector<U>, sides: &mut SideOutputs) {
