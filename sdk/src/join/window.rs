@@ -233,7 +233,7 @@ where
             + 'static,
     {
         let function = Rc::new(function);
-        self.windows.process(move || CoGroup { function: Rc::clone(&function), _types: PhantomData })
+        self.windows.process(move |_| CoGroup { function: Rc::clone(&function), _types: PhantomData })
     }
 }
 
