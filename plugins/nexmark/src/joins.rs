@@ -42,12 +42,11 @@ pub fn local_item_suggestion(events: &DataStream<SellerEvent<'static>>) -> DataS
         SellerEvent::Auction(listing) if listing.category == CATEGORY => out.collect(listing),
         _ => {}
     });
-    listings
-        .key_by(|listing| listing.seller)
-        .regular_join(&sellers.key_by(|seller| seller.id))
-        .process(|listing, seller, out: &mut Collector<str>| {
+    listings.key_by(|listing| listing.seller).regular_join(&sellers.key_by(|seller| seller.id)).process(
+        |listing, seller, out: &mut Collector<str>| {
             out.csv((seller.name, seller.city, seller.state, listing.id));
-        })
+        },
+    )
 }
 
 /// What q8 needs of people and auctions.

@@ -21,9 +21,7 @@ use engine_sdk::prelude::*;
 /// Events may come up to four seconds of event time behind others.
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
-    let known = [
-        "q0", "q1", "q2", "q3", "q4", "q5", "q7", "q8", "q9", "q11", "q15", "q17", "q18", "q19", "q20", "q22",
-    ];
+    let known = ["q0", "q1", "q2", "q3", "q4", "q5", "q7", "q8", "q9", "q11", "q15", "q17", "q18", "q19", "q20", "q22"];
     let query = args.one_of("query", &known)?;
     let rows = match query {
         "q0" => stateless::pass_through(&events::bids(env, args)?),

@@ -135,9 +135,9 @@ pub fn last_bids(bids: &DataStream<Bid>) -> DataStream<str> {
 
 /// q19: the ten highest bids on each auction; of equals the earlier, then that of the smaller bidder.
 pub fn top_ten_bids(bids: &DataStream<Bid>) -> DataStream<str> {
-    bids.key_by(|bid| bid.auction)
-        .top_n(10, |bid| (Reverse(bid.price), bid.date_time, bid.bidder))
-        .final_results(|bid, rank, out: &mut Collector<str>| {
+    bids.key_by(|bid| bid.auction).top_n(10, |bid| (Reverse(bid.price), bid.date_time, bid.bidder)).final_results(
+        |bid, rank, out: &mut Collector<str>| {
             out.csv((bid.auction, bid.bidder, bid.price, bid.date_time, rank));
-        })
+        },
+    )
 }

@@ -61,12 +61,12 @@ pub fn hot_items(bids: &DataStream<Bid>) -> DataStream<str> {
             out.collect(Popularity { auction: *auction, bids, window_end: window.end });
         });
     // The counts of a window carry its last millisecond, and windows end every slide.
-    counts
-        .key_by(|count| count.window_end)
-        .window(TumblingEventTimeWindows::of(SLIDE))
-        .aggregate_then(Greatest(|count: &Popularity| count.bids), |end, _, most, out: &mut Collector<str>| {
+    counts.key_by(|count| count.window_end).window(TumblingEventTimeWindows::of(SLIDE)).aggregate_then(
+        Greatest(|count: &Popularity| count.bids),
+        |end, _, most, out: &mut Collector<str>| {
             most.iter().for_each(|count| out.csv((*end, count.auction, count.bids)));
-        })
+        },
+    )
 }
 
 /// q7: for each window, the highest bids.

@@ -76,9 +76,8 @@ impl KeyedProcessFunction<u64, AuctionEvent> for WinningBid {
                 self.auction.update(auction);
             }
             AuctionEvent::Bid(bid) => {
-                let has_auction = self.auction.with(|auction| {
-                    auction.inspect(|auction| self.offer(auction, bid)).is_some()
-                });
+                let has_auction =
+                    self.auction.with(|auction| auction.inspect(|auction| self.offer(auction, bid)).is_some());
                 if !has_auction {
                     self.early.add(&bid);
                     ctx.timer_service().register_event_time_timer(bid.date_time);
@@ -89,12 +88,7 @@ impl KeyedProcessFunction<u64, AuctionEvent> for WinningBid {
         Ok(())
     }
 
-    fn on_timer(
-        &self,
-        timestamp: i64,
-        _: &mut OnTimerContext<'_, u64>,
-        out: &mut Collector<Winner>,
-    ) -> Result<()> {
+    fn on_timer(&self, timestamp: i64, _: &mut OnTimerContext<'_, u64>, out: &mut Collector<Winner>) -> Result<()> {
         match self.auction.value() {
             Some(auction) if auction.expires == timestamp => {
                 if let Some(bid) = self.best.value() {
