@@ -43,7 +43,7 @@ const SOURCE_BATCH_BYTES: usize = 32 << 10;
 const SINK_FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two publications of what only the task's thread can read.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
-/// The same when the task goes to wait, after which nothing would be published.
+/// The same when the task waits and has done something since.
 const PUBLISH_INTERVAL_IDLE: Duration = Duration::from_millis(20);
 
 /// Everything that makes one attempt.
@@ -135,6 +135,7 @@ impl StreamTask {
             attempt: &self.deployment,
             sinks_flushed: Duration::ZERO,
             published: Duration::ZERO,
+            unpublished: true,
             counters,
         };
         let result = task_loop.run();
@@ -297,6 +298,8 @@ struct TaskLoop<'a> {
     attempt: &'a TaskDeployment,
     sinks_flushed: Duration,
     published: Duration,
+    /// True if something was done since.
+    unpublished: bool,
     counters: &'a TaskCounters,
 }
 
@@ -322,6 +325,7 @@ impl TaskLoop<'_> {
             if self.chain.is_ended() && self.gates.open_channels() == 0 {
                 return Ok(self.chain.finish(self.mailbox)?);
             }
+            self.unpublished |= progress;
             if !progress {
                 self.wait(now, next_flush)?;
             }
@@ -419,17 +423,20 @@ impl TaskLoop<'_> {
             return Ok(());
         }
         self.chain.flush_sinks()?;
-        if self.published + PUBLISH_INTERVAL_IDLE <= now {
+        let publish_at = self.published + PUBLISH_INTERVAL_IDLE;
+        if self.unpublished && publish_at <= now {
             self.published = now;
             self.publish();
+            self.unpublished = false;
         }
+        let publish_at = self.unpublished.then_some(publish_at);
         let alarms = self.sources.iter().filter_map(|source| match source.phase {
             Phase::IdleUntil(at) | Phase::RequestSplitAt(at) => Some(at),
             Phase::Ready | Phase::SplitRequested | Phase::Ended => None,
         });
         let next_timer = self.chain.next_processing_time();
         let next_timer = next_timer.map(|at| self.clock.monotonic() + at.since(self.clock.now()));
-        let alarm = alarms.chain(next_flush).chain(next_timer).min();
+        let alarm = alarms.chain(next_flush).chain(next_timer).chain(publish_at).min();
         let timeout = alarm.map(|at| at.saturating_sub(self.clock.monotonic()));
         Ok(self.mailbox.wait(Waiting::Idle, timeout, WaitFor::Element(&self.gates))?)
     }
