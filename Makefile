@@ -8,7 +8,7 @@ CARGO ?= cargo
 PLUGINS := $(notdir $(wildcard plugins/*))
 ENGINE := target/release/engine
 
-.PHONY: demo build engine plugins test lint fmt bench bench-flink
+.PHONY: demo build engine plugins test lint fmt bench bench-flink flink-cli fuzz
 
 demo: build
 	@rm -rf target/demo && mkdir -p target/demo
@@ -46,7 +46,15 @@ BENCH_TIME := --warm-up-time 0.5 --measurement-time 1.5 --sample-size 20
 
 bench: build
 	$(CARGO) bench -p engine-benches $(foreach bench,codec local_edge guest_call operator_chain,--bench $(bench)) -- $(BENCH_TIME)
-	$(CARGO) bench -p engine-benches $(foreach bench,startup end_to_end latency idle_jobs,--bench $(bench))
+	$(CARGO) bench -p engine-benches $(foreach bench,startup end_to_end latency idle_jobs keyed_state,--bench $(bench))
 
 bench-flink: build
 	benches/flink/compare.py
+
+# Apache Flink's own `list` and `cancel` against a cluster.
+flink-cli: build
+	scripts/flink-cli.sh
+
+# Each target for FUZZ_SECONDS, 60 by default.
+fuzz:
+	scripts/fuzz.sh

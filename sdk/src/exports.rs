@@ -8,6 +8,7 @@ use crate::{
         operator_chain::{self, BatchKind, OperatorContext, SourceStatus as PluginSourceStatus, Status, TimeDomain},
         program::{self, StreamGraph},
     },
+    collector::Signal,
     current,
     environment::StreamExecutionEnvironment,
     error::Result,
@@ -120,16 +121,16 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         status(|segment| segment.fire_timers(domain, time, &timers))
     }
 
-    fn begin_split(_split: u32) -> Status {
-        not_provided("splits")
+    fn begin_split(split: u32) -> Status {
+        status(|segment| segment.notify(Signal::BeginSplit(split)))
     }
 
-    fn end_split(_split: u32) -> Status {
-        not_provided("splits")
+    fn end_split(split: u32) -> Status {
+        status(|segment| segment.notify(Signal::EndSplit(split)))
     }
 
-    fn advance_processing_time(_now: i64) -> Status {
-        not_provided("processing time")
+    fn advance_processing_time(now: i64) -> Status {
+        status(|segment| segment.notify(Signal::ProcessingTime(now)))
     }
 
     fn snapshot(_checkpoint_id: u64) -> Status {

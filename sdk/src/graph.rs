@@ -9,8 +9,8 @@ use std::{
 
 use crate::{
     bindings::engine::plugin::graph::{
-        ChainingStrategy, Operator as OperatorKind, Partitioner, StateDeclaration, StateKind, StreamEdge, StreamGraph,
-        StreamNode,
+        ChainingStrategy, Connector, Operator as OperatorKind, Partitioner, StateDeclaration, StateKind, StreamEdge,
+        StreamGraph, StreamNode,
     },
     collector::AnyCollector,
     error::{Error, Result},
@@ -39,6 +39,8 @@ pub(crate) struct Graph {
     pub(crate) selectors: Vec<Rc<dyn SelectorFactory>>,
     /// Sources that only one subtask can read.
     serial_sources: Vec<u32>,
+    /// Operators that are one with the source before them: its parallelism is theirs.
+    pub(crate) parts_of_sources: HashMap<u32, u32>,
     /// What the program did wrong, in order; the first is what the user reads.
     errors: Vec<String>,
 }
@@ -87,8 +89,23 @@ impl Graph {
         self.factories.insert(node, factory);
     }
 
-    /// Declares the key and the keyed states of a node.
+    /// Declares the key and the states of a node.
     pub(crate) fn set_keyed<K: Key + ?Sized>(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        self.set_states(node, states);
+        self.node_mut(node).key_type = Some(descriptor_of::<K>());
+    }
+
+    /// Declares the states of a node without a key, which can be broadcast states only.
+    pub(crate) fn set_broadcast(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        if let Some(keyed) = states.iter().find(|state| state.kind != StateKind::Broadcast) {
+            let node = &self.node_mut(node).name;
+            let message = format!("\"{node}\" has the keyed state \"{}\", but its stream has no key", keyed.name);
+            self.error(message);
+        }
+        self.set_states(node, states);
+    }
+
+    fn set_states(&mut self, node: u32, states: Vec<StateDeclaration>) {
         for (index, state) in states.iter().enumerate() {
             if states[..index].iter().any(|other| other.name == state.name) {
                 let node = &self.node_mut(node).name;
@@ -96,9 +113,7 @@ impl Graph {
                 self.error(message);
             }
         }
-        let node = self.node_mut(node);
-        node.key_type = Some(descriptor_of::<K>());
-        node.states = states;
+        self.node_mut(node).states = states;
     }
 
     /// Leads the records of all origins into a zero-based input of a node.
@@ -156,8 +171,12 @@ impl Graph {
         matches!(self.node(id).map(|node| &node.operator), Some(OperatorKind::Source(_)))
     }
 
-    /// Refuses a parallelism that a node cannot have.
-    pub(crate) fn check_parallelism(&mut self, node: u32, parallelism: u32) {
+    /// Sets the number of subtasks, or refuses one that the node cannot have.
+    pub(crate) fn set_parallelism(&mut self, node: u32, parallelism: u32) {
+        if let Some(source) = self.parts_of_sources.get(&node).copied() {
+            self.set_parallelism(source, parallelism);
+        }
+        self.node_mut(node).parallelism = Some(parallelism);
         if parallelism == 0 {
             self.error("the parallelism must be at least 1".to_owned());
         }
@@ -165,6 +184,35 @@ impl Graph {
             let name = &self.node_mut(node).name;
             let message = format!("\"{name}\" can be read by one subtask only, not by {parallelism}");
             self.error(message);
+        }
+    }
+
+    /// The native sources that records of a node come from, and whether any come from a source
+    /// of the plugin.
+    pub(crate) fn sources_before(&self, node: u32) -> (Vec<u32>, bool) {
+        let (mut native, mut others) = (Vec::new(), false);
+        let (mut seen, mut open) = (vec![node], vec![node]);
+        while let Some(node) = open.pop() {
+            match self.node(node).map(|node| &node.operator) {
+                Some(OperatorKind::Source(_)) => native.push(node),
+                Some(OperatorKind::GuestSource(_)) => others = true,
+                _ => {}
+            }
+            for edge in self.edges.iter().filter(|edge| edge.target == node) {
+                if !seen.contains(&edge.source) {
+                    seen.push(edge.source);
+                    open.push(edge.source);
+                }
+            }
+        }
+        (native, others)
+    }
+
+    /// The connector of a native source.
+    pub(crate) fn connector_mut(&mut self, source: u32) -> Option<&mut Connector> {
+        match &mut self.node_mut(source).operator {
+            OperatorKind::Source(connector) => Some(connector),
+            _ => None,
         }
     }
 

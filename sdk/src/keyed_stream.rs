@@ -5,6 +5,7 @@ use std::{marker::PhantomData, ops::Deref, rc::Rc};
 use crate::{
     bindings::engine::plugin::graph::{StateDeclaration, StateKind},
     collector::Collector,
+    connected_streams::{KeyedBroadcastConnectedStream, KeyedConnectedStreams},
     data_stream::DataStream,
     error::Outcome,
     graph::state,
@@ -25,7 +26,7 @@ use crate::{
 /// [`DataStream`] that it is.
 pub struct KeyedStream<T: ?Sized, K: ?Sized, S> {
     stream: DataStream<T>,
-    selector: Rc<S>,
+    pub(crate) selector: Rc<S>,
     _key: PhantomData<K>,
 }
 
@@ -51,6 +52,11 @@ where
 {
     pub(crate) fn new(stream: DataStream<T>, selector: Rc<S>) -> Self {
         Self { stream, selector, _key: PhantomData }
+    }
+
+    /// How records are asked for their key.
+    pub(crate) fn selector(&self) -> Rc<S> {
+        Rc::clone(&self.selector)
     }
 
     /// Adds an operator with keyed states.
@@ -145,6 +151,29 @@ where
         self.keyed_operator(("Keyed Process", "KeyedProcess"), declared, move |selector, states| {
             KeyedProcess::<T, K, S, F>::new(selector, Keyed::make(states, &make))
         })
+    }
+
+    /// This and another stream with keys of the same type: records with one key meet, and share
+    /// state and timers.
+    ///
+    /// ```compile_fail,E0308
+    /// # use engine_sdk::prelude::*;
+    /// fn both(a: DataStream<u64>, b: DataStream<u64>) { a.key_by(|n| *n).connect(&b.key_by(|n| n.to_string())); }
+    /// ```
+    pub fn connect<B, S2>(&self, other: &KeyedStream<B, K, S2>) -> KeyedConnectedStreams<T, B, K, S, S2>
+    where
+        B: Record + ?Sized,
+        S2: KeySelector<B, K>,
+    {
+        KeyedConnectedStreams::new(self.clone(), other.clone())
+    }
+
+    /// This stream and another, whose records go to each subtask of the operator that follows.
+    pub fn connect_broadcast<B>(&self, other: &DataStream<B>) -> KeyedBroadcastConnectedStream<T, B, K, S>
+    where
+        B: Record + ?Sized,
+    {
+        KeyedBroadcastConnectedStream::new(self.clone(), other.broadcast())
     }
 
     /// Makes one record of each record and the state of its key, which the closure may change:

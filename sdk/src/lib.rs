@@ -44,6 +44,7 @@ mod key;
 mod collector;
 mod state;
 mod operator;
+mod watermark;
 mod source;
 mod sink;
 mod graph;
@@ -51,6 +52,9 @@ mod window;
 mod environment;
 mod data_stream;
 mod keyed_stream;
+mod join;
+mod rank;
+mod connected_streams;
 mod segment;
 mod exports;
 mod current;
@@ -87,24 +91,37 @@ pub use crate::{
     args::Args,
     bindings::engine::plugin::graph::Connector,
     collector::Collector,
+    connected_streams::{
+        BroadcastConnectedStream, ConnectedStreams, KeyedBroadcastConnectedStream, KeyedConnectedStreams,
+    },
     data_stream::{DataStream, OutputTag},
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
+    join::{
+        IntervalJoin, IntervalJoinContext, IntervalJoined, JoinEqualTo, JoinWhere, JoinedStreams, RegularJoin,
+        WindowedJoin,
+    },
     key::{KeySelector, KeyWriter},
     keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
     operator::{
-        AggregateFunction, Context, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext,
-        RuntimeContext, SourceFunction, SourceStatus, TimerService,
+        AggregateFunction, BroadcastContext, BroadcastProcessFunction, Context, KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext, RuntimeContext,
+        SourceFunction, SourceStatus, TimerService,
     },
-    record::{Bytes, Key, Owned, Pair, Record},
+    rank::{Deduplicate, EventTimeDeduplicate, Keep, TopN},
+    record::{Bytes, Either, Key, Owned, Pair, Record, TaggedUnion},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
-    source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},
+    source::{Compression, FileSource, NexmarkSource, ReadOrder, SequenceSource, SocketSource, Source, StdinSource},
     state::{
         AggregatingState, BroadcastState, BroadcastStateWriter, ListState, MapState, ReducingState, StateTtlConfig,
         States, UpdateType, ValueState,
     },
     text::{Csv, CsvField, CsvRow, Format, Text},
+    watermark::{
+        AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks, WatermarkGenerator, WatermarkOutput,
+        WatermarkStrategy,
+    },
     window::{
         AllWindowedStream, ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger,
         DeltaEvictor, DeltaTrigger, EventTimeSessionWindows, EventTimeTrigger, Evictor, GlobalWindows, NeverTrigger,
@@ -121,14 +138,15 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, AggregatingState, Args, BroadcastState, Collector, Context, DataStream, DiscardSink,
-        EventTimeSessionWindows, FileSink, FileSource, GlobalWindows, Key, KeyWriter, KeyedCoProcessFunction,
-        KeyedContext, KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag,
-        Pair, PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, Record, ReducingState, Result,
+        AggregateFunction, AggregatingState, Args, BroadcastContext, BroadcastProcessFunction, BroadcastState,
+        Collector, Context, DataStream, DiscardSink, EventTimeSessionWindows, FileSink, FileSource, GlobalWindows,
+        Keep, Key, KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext,
+        KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
+        PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result,
         RuntimeContext, SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink,
         SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment,
-        TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WindowContext,
-        WindowElements, WindowStates,
+        TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,
+        WindowContext, WindowElements, WindowStates,
     };
 }
 

@@ -5,6 +5,7 @@ use std::{any::Any, collections::HashMap};
 
 use crate::{
     bindings::exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput, TimeDomain},
+    collector::Signal,
     current,
     error::{Error, Result},
     graph::Graph,
@@ -91,6 +92,11 @@ impl Segment {
     /// Passes a watermark status through all operators.
     pub(crate) fn process_watermark_status(&mut self, idle: bool) -> Result<(), Failed> {
         self.call(|head, _| head.process_watermark_status(idle))
+    }
+
+    /// Tells the operators that make watermarks what they need to know.
+    pub(crate) fn notify(&mut self, signal: Signal) -> Result<(), Failed> {
+        self.call(|head, _| head.notify(signal))
     }
 
     /// Lets the host know all state that it does not.

@@ -14,11 +14,17 @@ const END_MAX: Duration = Duration::from_secs(15);
 /// Runs the attack, which must fail with `code` and one line that has all of `parts`.
 #[track_caller]
 fn check(at: &str, act: &str, code: i32, parts: &[&str]) -> String {
+    check_with(&[], at, act, code, parts)
+}
+
+/// The same with further settings.
+#[track_caller]
+fn check_with(settings: &[&str], at: &str, act: &str, code: i32, parts: &[&str]) -> String {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let output = directory.path().join("out");
     let plugin = plugin("test_hostile");
     let start = Instant::now();
-    let ended = run(&[&["submit"], &BUDGETS[..], &[text(&plugin), at, act, text(&output)]].concat());
+    let ended = run(&[&["submit"], &BUDGETS[..], settings, &[text(&plugin), at, act, text(&output)]].concat());
     assert!(start.elapsed() < END_MAX, "{at} {act} took {:?}", start.elapsed());
     assert!(is_empty(&output), "{at} {act} left output");
     check_failure(&ended, code, &[parts, &["test_hostile.wasm"]].concat())
@@ -27,8 +33,13 @@ fn check(at: &str, act: &str, code: i32, parts: &[&str]) -> String {
 /// An attack while a row is processed.
 #[track_caller]
 fn check_row(act: &str, parts: &[&str]) {
+    check_row_with(&[], act, parts);
+}
+
+#[track_caller]
+fn check_row_with(settings: &[&str], act: &str, parts: &[&str]) {
     let place = ["operator \"hostile 2\" (subtask 1/1, attempt 0)", "in process-batch", "row 5 of the batch"];
-    check("process-batch", act, 1, &[parts, &place].concat());
+    check_with(settings, "process-batch", act, 1, &[parts, &place].concat());
 }
 
 #[test]
@@ -67,6 +78,38 @@ fn output_is_limited_and_checked() {
 }
 
 #[test]
+fn state_and_timers_are_limited_and_checked() {
+    let quotas = ["-D", "state.bytes-max=8mb", "-D", "state.timers.max=1000", "-D", "state.value.bytes-max=2mb"];
+    let value = "state \"value\" of operator \"hostile 2\", key ";
+    let timers = "timers of operator \"hostile 2\", key \"key\": more than 1000 timers";
+    let cases: [(&str, &[&str]); 4] = [
+        ("state-over-quota", &[value, "takes more than 8388608 bytes: raise state.bytes-max"]),
+        ("state-tiny-over-quota", &[value, "takes more than 8388608 bytes: raise state.bytes-max"]),
+        ("timers-many", &[timers, "raise state.timers.max"]),
+        ("state-cut", &["the list of 1 entries ends in the middle of the 1th"]),
+    ];
+    for (act, parts) in cases {
+        check_row_with(&quotas, act, parts);
+    }
+    for act in ["state", "timers"] {
+        check("plan", act, 1, &["in plan", "may not be called in plan"]);
+        check("close", act, 1, &["in close", "may not be called in close"]);
+    }
+}
+
+#[test]
+fn timers_that_wait_at_the_end_fire() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let ended = run(&["submit", text(&plugin("test_hostile")), "process-batch", "timers", text(&output)]);
+    assert!(ended.status.success(), "{}", describe(&ended));
+    // An event-time timer is left; the one by processing time for long ago fired before or was discarded.
+    let rows = sorted_rows(&output);
+    assert_eq!(rows.iter().filter(|row| row.as_slice() == b"row").count(), 10);
+    assert!((1..=2).contains(&rows.iter().filter(|row| row.as_slice() == b"fired").count()), "{rows:?}");
+}
+
+#[test]
 fn traps_and_panics_are_told_without_what_a_terminal_would_obey() {
     check_row("unreachable", &["unreachable"]);
     check_row("out-of-bounds", &["out of bounds"]);
@@ -75,6 +118,29 @@ fn traps_and_panics_are_told_without_what_a_terminal_would_obey() {
     assert!(!line.contains('\u{1b}'), "{line:?}");
     let line = check("process-batch", "panic-large", 1, &["panicked at"]);
     assert!(line.len() < 16 << 10, "{} bytes", line.len());
+}
+
+#[test]
+fn what_the_standard_library_lacks_is_told_with_what_to_use_instead() {
+    check_row("instant", &["time not implemented on this platform; plugins have no clock: use the timestamps"]);
+    check_row("system-time", &["time not implemented on this platform; plugins have no clock: use the timestamps"]);
+    check_row("sleep", &["plugins cannot wait: give the source a rate"]);
+    check_row("thread", &["plugins have no threads: raise the parallelism"]);
+}
+
+#[test]
+fn only_a_message_without_a_place_has_a_backtrace() {
+    for (act, has_backtrace) in [("unreachable", true), ("loop", true), ("panic", false)] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let output = directory.path().join("out");
+        let plugin = plugin("test_hostile");
+        let ended = run(&[&["submit"], &BUDGETS[..], &[text(&plugin), "process-batch", act, text(&output)]].concat());
+        let message = String::from_utf8_lossy(&ended.stderr);
+        let (summary, failure) = (message.find(" is FAILED after "), message.find("error: job "));
+        assert!(summary.is_some() && summary < failure, "{}", describe(&ended));
+        let has_frames = message.lines().any(|line| line.starts_with("    at ") && line.contains("test_hostile::"));
+        assert_eq!(has_frames, has_backtrace, "{act}: {}", describe(&ended));
+    }
 }
 
 #[test]
@@ -112,6 +178,9 @@ fn a_flood_of_log_lines_is_cut_and_escaped() {
     assert!(!log.contains('\u{1b}') && !log.contains('\u{202e}'), "control characters reached the log");
     assert!(log.contains("\\u{1b}[2Jone\\ntwo\\u{202e}"), "the lines are not as expected: {log:.1000}");
     assert_eq!(sorted_rows(&output).len(), 10);
+    let dropped = log.lines().find_map(|line| line.split_once(" log lines of the plugin dropped"));
+    let dropped = dropped.and_then(|(before, _)| before.rsplit(' ').next()?.replace(',', "").parse::<u64>().ok());
+    assert!(dropped.is_some_and(|dropped| (100_000..200_000).contains(&dropped)), "{dropped:?}");
 
     let output = directory.path().join("long");
     let finished = run(&["submit", text(&plugin), "process-batch", "log-long", text(&output)]);

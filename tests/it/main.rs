@@ -9,4 +9,5 @@ mod row_errors;
 mod restarts;
 mod hostile;
 mod cluster;
+mod event_time;
 mod wire;

@@ -77,6 +77,7 @@ where
         channels: 1,
     });
     let context = SegmentContext {
+        state_cache_bytes: 16 << 20,
         job_name: "bench".to_owned(),
         task_name: plugin.to_owned(),
         subtask_index: 0,
@@ -86,6 +87,10 @@ where
         state_cache_bytes: limits.state_cache_bytes as u64,
         outputs: outputs.collect(),
         nodes,
+        operator: plugin.to_owned(),
+        is_keyed: false,
+        states: Vec::new(),
+        state_cache_bytes: limits.state_cache_bytes as u64,
     };
     let replay = Replay { args, graph_digest: graph_digest(&graph) };
     Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), Rows(rows)).expect("it opens")

@@ -8,7 +8,16 @@ use crate::{
         ids::{JobId, JobVertexId},
         status::{ExecutionState, JobStatus},
     },
-    protocol::job_details::JobDetails,
+    protocol::{
+        job_details::{JobDetails, SlotShortage, VertexDetails},
+        job_master::{
+            FailureCause, HoldingSubtask,
+            operator_metrics::{
+                CURRENT_INPUT_WATERMARK, CURRENT_OUTPUT_WATERMARK, NUM_EVENT_TIME_TIMERS, NUM_LATE_RECORDS_DROPPED,
+                NUM_PROCESSING_TIME_TIMERS, NUM_STATE_ENTRIES, STATE_BYTES, STATE_CACHE_HITS, STATE_CACHE_MISSES,
+            },
+        },
+    },
 };
 
 /// A line of the list of jobs; the fields are those of REST.
@@ -46,10 +55,40 @@ pub struct JobSnapshot {
     pub duration_ms: u64,
     /// Restarts so far.
     pub restarts: u64,
+    /// Slots that it waits for.
+    pub slot_shortage: Option<SlotShortage>,
     /// In topological order.
     pub vertices: Vec<(JobVertexId, VertexSnapshot)>,
-    /// Why the job failed: the first line says it, the others are detail.
-    pub failure: Option<String>,
+    /// Why the job failed.
+    pub failure: Option<JobFailure>,
+}
+
+/// Why a job failed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct JobFailure {
+    /// Stable name of the kind of failure, such as "guest-trap".
+    pub code: String,
+    /// One line.
+    pub message: String,
+    /// Frames of the plugin's backtrace, one a line, innermost first; empty if there are none.
+    pub detail: String,
+}
+
+impl JobFailure {
+    /// The code of a panic, whose message names its place in the source.
+    const PANIC: &'static str = "guest-panic";
+
+    /// What a user reads: the message, and below it, indented, the backtrace if the message does not tell the place.
+    pub fn text(&self) -> String {
+        let mut text = self.message.clone();
+        if self.code != Self::PANIC {
+            for frame in self.detail.lines() {
+                text.push_str("\n    at ");
+                text.push_str(frame);
+            }
+        }
+        text
+    }
 }
 
 /// Sums over the subtasks of a vertex.
@@ -78,6 +117,87 @@ pub struct VertexSnapshot {
     pub busy_ms: u64,
     /// Rows that were refused and skipped or put aside.
     pub rejected_rows: u64,
+    /// Log lines of plugins that were above the rate and are lost.
+    pub dropped_log_lines: u64,
+    /// Of the subtask whose watermark is least, the one that holds it back.
+    pub held_back_by: Option<HoldingSubtask>,
+    /// In ascending order of their nodes.
+    pub operators: Vec<OperatorSnapshot>,
+}
+
+/// Time and state of one operator, over the subtasks.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct OperatorSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Least watermark over all inputs, milliseconds since the epoch; none if a subtask has none.
+    pub watermark_in: Option<i64>,
+    /// Least watermark that went out; none if a subtask sent none.
+    pub watermark_out: Option<i64>,
+    /// Rows that came after their window had ended; none if the operator does not count them.
+    pub late_records: Option<u64>,
+    /// Keyed state; none if the operator has none.
+    pub state: Option<StateSnapshot>,
+}
+
+/// Keyed state and timers of one operator, summed over the subtasks.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct StateSnapshot {
+    /// Bytes.
+    pub bytes: u64,
+    /// Values, lists and pairs of maps.
+    pub entries: u64,
+    /// Timers that wait.
+    pub timers: u64,
+    /// Entries that the plugin found in its own memory.
+    pub cache_hits: u64,
+    /// Entries that the plugin had to ask for.
+    pub cache_misses: u64,
+}
+
+impl OperatorSnapshot {
+    /// Of each operator of a vertex.
+    pub fn of_vertex(vertex: &VertexDetails) -> Vec<Self> {
+        vertex.operators.iter().map(|(node, name)| Self::of(vertex, *node, name)).collect()
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "they were whole numbers")]
+    fn of(vertex: &VertexDetails, node: u32, name: &str) -> Self {
+        // By subtask, the metric if it is there.
+        let values = |name: &'static str| {
+            vertex.subtasks.iter().map(move |subtask| {
+                let mut metrics = subtask.current.metrics.operators.iter();
+                metrics.find(|metric| metric.node == node && metric.name == name).map(|metric| metric.value)
+            })
+        };
+        let sum = |name| values(name).flatten().map(|value| value as u64).reduce(u64::saturating_add);
+        let least = |name| {
+            let watermarks: Option<Vec<i64>> = values(name).map(|value| value.map(|value| value as i64)).collect();
+            watermarks?.into_iter().min()
+        };
+        let state = sum(STATE_BYTES).map(|bytes| StateSnapshot {
+            bytes,
+            entries: sum(NUM_STATE_ENTRIES).unwrap_or(0),
+            timers: sum(NUM_EVENT_TIME_TIMERS).unwrap_or(0) + sum(NUM_PROCESSING_TIME_TIMERS).unwrap_or(0),
+            cache_hits: sum(STATE_CACHE_HITS).unwrap_or(0),
+            cache_misses: sum(STATE_CACHE_MISSES).unwrap_or(0),
+        });
+        Self {
+            name: name.to_owned(),
+            watermark_in: least(CURRENT_INPUT_WATERMARK),
+            watermark_out: least(CURRENT_OUTPUT_WATERMARK),
+            late_records: sum(NUM_LATE_RECORDS_DROPPED),
+            state,
+        }
+    }
+}
+
+/// What holds back the subtask whose watermark is least.
+pub fn held_back_by(vertex: &VertexDetails) -> Option<HoldingSubtask> {
+    let holding = vertex.subtasks.iter().filter_map(|subtask| subtask.current.metrics.held_back_by.as_ref());
+    holding.min_by_key(|holding| holding.watermark).cloned()
 }
 
 impl JobSnapshot {
@@ -91,6 +211,11 @@ impl JobSnapshot {
         self.vertices.iter().map(|(_, vertex)| vertex.rejected_rows).sum()
     }
 
+    /// Log lines of plugins that were dropped in all vertices.
+    pub fn dropped_log_lines(&self) -> u64 {
+        self.vertices.iter().map(|(_, vertex)| vertex.dropped_log_lines).sum()
+    }
+
     /// Takes what clients show from all that is known of a job.
     pub fn of(job: &JobDetails, now_ms: i64) -> Self {
         let at = |status| job.timestamps.get(&status).map(|time| time.0);
@@ -101,6 +226,8 @@ impl JobSnapshot {
             let mut sum = VertexSnapshot {
                 name: vertex.name.clone(),
                 parallelism: vertex.parallelism,
+                held_back_by: held_back_by(vertex),
+                operators: OperatorSnapshot::of_vertex(vertex),
                 ..VertexSnapshot::default()
             };
             for attempt in vertex.subtasks.iter().map(|subtask| &subtask.current) {
@@ -115,12 +242,13 @@ impl JobSnapshot {
                 sum.idle_ms += metrics.idle_ms;
                 sum.busy_ms += metrics.busy_ms;
                 sum.rejected_rows += metrics.rejected_rows;
+                sum.dropped_log_lines += metrics.log_lines_dropped;
             }
             (vertex.id, sum)
         });
-        let failure = job.root_failure.as_ref().map(|failure| match failure.cause.detail.as_str() {
-            "" => failure.cause.message.clone(),
-            detail => format!("{}\n{detail}", failure.cause.message),
+        let failure = job.root_failure.as_ref().map(|failure| {
+            let FailureCause { code, message, detail, .. } = failure.cause.clone();
+            JobFailure { code, message, detail }
         });
         Self {
             id: job.job,
@@ -128,13 +256,26 @@ impl JobSnapshot {
             status: job.status,
             duration_ms: u64::try_from(duration).unwrap_or(0),
             restarts: job.restarts,
+            slot_shortage: job.slot_shortage,
             vertices: vertices.collect(),
             failure: failure.filter(|_| matches!(job.status, JobStatus::Failed | JobStatus::Failing)),
         }
     }
 
+    /// Adds the answer to `GET /jobs/:jobid/operators`; nothing if a field is missing.
+    pub(crate) fn add_operators(&mut self, answer: &Value) -> Option<()> {
+        for vertex in answer.get("vertices")?.as_array()? {
+            let id: JobVertexId = vertex.get("id")?.as_str()?.parse().ok()?;
+            if let Some((_, known)) = self.vertices.iter_mut().find(|(known, _)| *known == id) {
+                known.held_back_by = serde_json::from_value(vertex.get("held-back-by")?.clone()).ok()?;
+                known.operators = serde_json::from_value(vertex.get("operators")?.clone()).ok()?;
+            }
+        }
+        Some(())
+    }
+
     /// Reads the answer to `GET /jobs/:jobid`; nothing if a field is missing.
-    /// Restarts, rejected rows and the failure stand in other answers.
+    /// Restarts, missing slots, rejected rows, dropped log lines, operators and the failure stand in other answers.
     pub(crate) fn from_rest(answer: &Value) -> Option<Self> {
         let vertices = answer.get("vertices")?.as_array()?.iter().map(|vertex| {
             let metrics = vertex.get("metrics")?;
@@ -154,6 +295,9 @@ impl JobSnapshot {
                 idle_ms: count("accumulated-idle-time")?,
                 busy_ms: count("accumulated-busy-time")?,
                 rejected_rows: 0,
+                held_back_by: None,
+                operators: Vec::new(),
+                dropped_log_lines: 0,
             };
             Some((vertex.get("id")?.as_str()?.parse().ok()?, snapshot))
         });
@@ -163,6 +307,7 @@ impl JobSnapshot {
             status: serde_json::from_value(answer.get("state")?.clone()).ok()?,
             duration_ms: u64::try_from(answer.get("duration")?.as_i64()?).unwrap_or(0),
             restarts: 0,
+            slot_shortage: None,
             vertices: vertices.collect::<Option<_>>()?,
             failure: None,
         })

@@ -81,6 +81,11 @@ impl EntryPoint {
             | Self::EndInput => true,
         }
     }
+
+    /// True if keyed state, timers and the time may be used.
+    pub(crate) fn may_use_state(self) -> bool {
+        matches!(self, Self::Open) || self.may_emit()
+    }
 }
 
 /// Why a guest failed: machine-readable, each with a stable code.
@@ -108,6 +113,14 @@ pub enum GuestFailure {
     IllegalState,
     /// The replayed graph differs from the submitted one.
     GraphMismatch,
+    /// State or timers of a key that belongs to another subtask.
+    WrongKeyGroup,
+    /// Keyed state takes too many bytes.
+    StateLimit,
+    /// A value of keyed state is too long.
+    StateValueLimit,
+    /// Too many timers wait.
+    TimerLimit,
 }
 
 impl GuestFailure {
@@ -125,6 +138,10 @@ impl GuestFailure {
             Self::BadBatch => "bad-batch",
             Self::IllegalState => "illegal-state",
             Self::GraphMismatch => "graph-mismatch",
+            Self::WrongKeyGroup => "wrong-key-group",
+            Self::StateLimit => "state-limit",
+            Self::StateValueLimit => "state-value-limit",
+            Self::TimerLimit => "timer-limit",
         }
     }
 }
@@ -210,7 +227,10 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
     match (refused, panic) {
         (Some(refused), Some(panic)) => return (GuestFailure::MemoryLimit, format!("{refused}: {panic}")),
         (Some(refused), None) => return (GuestFailure::MemoryLimit, (*refused).to_owned()),
-        (None, Some(panic)) => return (GuestFailure::Panic, (*panic).to_owned()),
+        (None, Some(panic)) => {
+            let hint = hint_of_panic(panic).map_or_else(String::new, |hint| format!("; {hint}"));
+            return (GuestFailure::Panic, format!("{panic}{hint}"));
+        }
         (None, None) => {}
     }
     match trap {
@@ -224,6 +244,16 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
         ),
         None => (GuestFailure::BadBatch, format!("a malformed value crossed the boundary: {}", reason(error))),
     }
+}
+
+/// What to do instead of something that Rust's standard library does not have in a plugin.
+fn hint_of_panic(panic: &str) -> Option<&'static str> {
+    let hints = [
+        ("time not implemented on this platform", "plugins have no clock: use the timestamps of records"),
+        ("can't sleep", "plugins cannot wait: give the source a rate"),
+        ("failed to spawn thread", "plugins have no threads: raise the parallelism of the operator"),
+    ];
+    hints.into_iter().find_map(|(said, hint)| panic.contains(said).then_some(hint))
 }
 
 /// True if the stack that compilers keep in the plugin's memory ran below address 0:

@@ -8,6 +8,7 @@
 mod stateless;
 mod keyed;
 mod process;
+mod connected;
 mod source;
 
 use std::{any::Any, rc::Rc};
@@ -18,12 +19,14 @@ use engine_rows::{
 };
 
 pub use self::{
+    connected::{BroadcastContext, BroadcastProcessFunction, KeyedBroadcastProcessFunction},
     keyed::{AggregateFunction, Number},
     process::{KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, OnTimerContext, TimerService},
     source::{SourceFunction, SourceStatus},
     stateless::Context,
 };
 pub(crate) use self::{
+    connected::{BroadcastProcess, CoProcess, KeyedBroadcastProcess},
     keyed::{Count, FlatMapWithState, Fold, KeyedReduce, MaxOf, MinOf, ReduceFold, Running, SumOf, VALUE},
     process::{Keyed, KeyedCoProcess, KeyedProcess},
     source::{Elements, SourceFactory},
@@ -31,7 +34,7 @@ pub(crate) use self::{
 };
 use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
-    collector::{AnyCollector, Collector, Downstream, Lifecycle},
+    collector::{AnyCollector, Collector, Downstream, Lifecycle, Signal},
     current,
     data_stream::OutputTag,
     error::{Error, Result},
@@ -70,6 +73,9 @@ pub(crate) struct Element {
 
 /// What an operator does with each record.
 pub(crate) trait Function<T: Record + ?Sized, U: Record + ?Sized>: 'static {
+    /// True if the function itself sends watermarks and their status; those from before it end there.
+    const GENERATES_WATERMARKS: bool = false;
+
     /// Called once, before all else.
     ///
     /// # Errors
@@ -112,6 +118,12 @@ pub(crate) trait Function<T: Record + ?Sized, U: Record + ?Sized>: 'static {
 
     /// Lets the host know all state that it does not.
     fn flush_state(&mut self) {}
+
+    /// Called before the signal is forwarded.
+    fn notify(&mut self, _signal: Signal, _out: &mut Collector<U>) {}
+
+    /// Called at the end of each call of the segment, before rows are flushed.
+    fn flush(&mut self) {}
 }
 
 /// What an operator of two inputs does with each record; as [`Function`].
@@ -180,11 +192,16 @@ impl SideOutputs {
     /// # Panics
     /// Panics if the side output was taken with a tag of another type.
     pub(crate) fn output<X: Record + ?Sized>(&mut self, tag: &OutputTag<X>, timestamp: i64, record: X::View<'_>) {
-        let Some((_, collector)) = self.0.iter_mut().find(|(name, _)| name == tag.name()) else {
+        self.collect::<X>(tag.name(), record, timestamp);
+    }
+
+    /// As [`SideOutputs::output`], by the name of the tag.
+    pub(crate) fn collect<X: Record + ?Sized>(&mut self, name: &str, record: X::View<'_>, timestamp: i64) {
+        let Some((_, collector)) = self.0.iter_mut().find(|(side, _)| side == name) else {
             return;
         };
         let Some(collector) = collector.as_any().downcast_mut::<Collector<X>>() else {
-            panic!("side output \"{}\" was taken with a tag of another record type", tag.name());
+            panic!("side output \"{name}\" was taken with a tag of another record type");
         };
         collector.set_timestamp(timestamp);
         collector.collect(record);
@@ -212,15 +229,30 @@ impl<U: Record + ?Sized> Outputs<U> {
     }
 }
 
+impl<U: Record + ?Sized> Outputs<U> {
+    fn process_side_watermarks(&mut self, timestamp: i64) {
+        self.sides.0.iter_mut().for_each(|(_, side)| side.process_watermark(timestamp));
+    }
+
+    fn process_side_watermark_status(&mut self, idle: bool) {
+        self.sides.0.iter_mut().for_each(|(_, side)| side.process_watermark_status(idle));
+    }
+}
+
 impl<U: Record + ?Sized> Lifecycle for Outputs<U> {
     fn process_watermark(&mut self, timestamp: i64) {
         self.main.process_watermark(timestamp);
-        self.sides.0.iter_mut().for_each(|(_, side)| side.process_watermark(timestamp));
+        self.process_side_watermarks(timestamp);
     }
 
     fn process_watermark_status(&mut self, idle: bool) {
         self.main.process_watermark_status(idle);
-        self.sides.0.iter_mut().for_each(|(_, side)| side.process_watermark_status(idle));
+        self.process_side_watermark_status(idle);
+    }
+
+    fn notify(&mut self, signal: Signal) {
+        self.main.notify(signal);
+        self.sides.0.iter_mut().for_each(|(_, side)| side.notify(signal));
     }
 
     fn end_input(&mut self) {
@@ -445,11 +477,17 @@ where
     fn process_watermark(&mut self, timestamp: i64) {
         current::enter(self.out.node);
         self.function.process_watermark(timestamp, &mut self.out.main);
-        self.out.process_watermark(timestamp);
+        if !F::GENERATES_WATERMARKS {
+            self.out.main.process_watermark(timestamp);
+        }
+        self.out.process_side_watermarks(timestamp);
     }
 
     fn process_watermark_status(&mut self, idle: bool) {
-        self.out.process_watermark_status(idle);
+        if !F::GENERATES_WATERMARKS {
+            self.out.main.process_watermark_status(idle);
+        }
+        self.out.process_side_watermark_status(idle);
     }
 
     fn end_input(&mut self) {
@@ -458,7 +496,14 @@ where
         self.out.end_input();
     }
 
+    fn notify(&mut self, signal: Signal) {
+        current::enter(self.out.node);
+        self.function.notify(signal, &mut self.out.main);
+        self.out.notify(signal);
+    }
+
     fn flush(&mut self) {
+        self.function.flush();
         self.out.flush();
     }
 }
@@ -557,6 +602,10 @@ where
 
     fn end_input(&mut self) {
         self.out.end_input();
+    }
+
+    fn notify(&mut self, signal: Signal) {
+        self.out.notify(signal);
     }
 
     fn flush(&mut self) {

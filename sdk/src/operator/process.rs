@@ -199,6 +199,18 @@ impl<'c, K: ?Sized> Deref for OnTimerContext<'c, K> {
 /// fires or is deleted: one that lies far ahead in event time until the end of the input,
 /// when event time rises to `i64::MAX`. Timers in processing time that wait at the end of
 /// the input are dropped.
+///
+/// Only keyed streams have timers:
+///
+/// ```compile_fail,E0599
+/// # use engine_sdk::prelude::*;
+/// fn later(numbers: DataStream<i64>) {
+///     numbers.process(|n, context: &mut Context<'_>, out: &mut Collector<i64>| {
+///         context.timer_service().register_event_time_timer(n);
+///         out.collect(n);
+///     });
+/// }
+/// ```
 pub struct TimerService<'c> {
     keyed: &'c Keyed,
 }
@@ -302,7 +314,7 @@ impl Keyed {
     }
 
     /// Makes the key of a timer the current one, and the context of its firing.
-    fn on_timer<'c, K: Key + ?Sized>(
+    pub(super) fn on_timer<'c, K: Key + ?Sized>(
         &'c self,
         domain: TimeDomain,
         timer: Timer<'_>,
@@ -319,7 +331,7 @@ impl Keyed {
 
 /// The outcome of user code that was called for a record or a timer.
 #[inline(always)]
-fn settle(outcome: Result<()>) {
+pub(super) fn settle(outcome: Result<()>) {
     if let Err(error) = outcome {
         current::reject(current::node(), &error);
     }

@@ -4,7 +4,7 @@ use std::any::Any;
 
 use super::{Batch, Head, OperatorFactory, RuntimeContext, Wiring, collector};
 use crate::{
-    collector::{Collector, Lifecycle},
+    collector::{Collector, Lifecycle, Signal},
     current,
     error::{Error, Result},
     record::{Owned, Record},
@@ -90,6 +90,10 @@ impl<U: Record + ?Sized, S> Lifecycle for SourceOperator<U, S> {
 
     fn end_input(&mut self) {
         self.out.end_input();
+    }
+
+    fn notify(&mut self, signal: Signal) {
+        self.out.notify(signal);
     }
 
     fn flush(&mut self) {

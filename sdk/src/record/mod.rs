@@ -10,6 +10,7 @@ mod value;
 mod pair;
 #[cfg(not(target_arch = "wasm32"))]
 mod show;
+mod tagged;
 
 pub use engine_rows::descriptor::TypeDescriptor;
 
@@ -19,6 +20,7 @@ pub(crate) use self::value::write_bytes;
 
 pub use self::{
     pair::Pair,
+    tagged::{Either, TaggedUnion},
     value::{Bytes, KeyValue, Value},
 };
 

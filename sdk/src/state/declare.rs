@@ -66,8 +66,9 @@ pub struct States {
 #[derive(Default)]
 pub(crate) struct Scope {
     hash: Cell<u32>,
-    /// Grows with each change, so that handles know when their slot is void; 0: there is no key.
+    /// Grows with each change, so that handles know when their slot is void.
     generation: Cell<u64>,
+    has_key: Cell<bool>,
     key: RefCell<Vec<u8>>,
     namespace: RefCell<Vec<u8>>,
 }
@@ -77,6 +78,7 @@ impl Scope {
     #[inline]
     pub(crate) fn set(&self, hash: u32, key: &[u8]) {
         self.hash.set(hash);
+        self.has_key.set(true);
         self.generation.set(self.generation.get() + 1);
         let own = &mut *self.key.borrow_mut();
         own.clear();
@@ -84,6 +86,7 @@ impl Scope {
     }
 
     /// Sets the namespace of the states from here on.
+    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn set_namespace(&self, namespace: &[u8]) {
         self.generation.set(self.generation.get() + 1);
         let own = &mut *self.namespace.borrow_mut();
@@ -91,12 +94,22 @@ impl Scope {
         own.extend_from_slice(namespace);
     }
 
-    /// Voids the slots of the last batch; there is no key until one is set.
+    /// Voids the slots of the last batch.
     pub(crate) fn begin_batch(&self) {
         self.generation.set(self.generation.get() + 1);
     }
 
+    /// There is no key until one is set.
+    pub(crate) fn leave(&self) {
+        self.has_key.set(false);
+        self.begin_batch();
+    }
+
+    /// # Panics
+    /// Panics if there is no key.
+    #[inline]
     pub(super) fn generation(&self) -> u64 {
+        assert!(self.has_key.get(), "keyed state was used where there is no key: it belongs to a record or a timer");
         self.generation.get()
     }
 
@@ -282,7 +295,7 @@ impl StateTtlConfig {
         Self { update_type, ..self }
     }
 
-    pub(super) fn time_to_live(self) -> TimeToLive {
+    pub(crate) fn time_to_live(self) -> TimeToLive {
         TimeToLive {
             duration_ms: i64::try_from(self.duration.as_millis()).unwrap_or(i64::MAX),
             on_read: self.update_type == UpdateType::OnReadAndWrite,

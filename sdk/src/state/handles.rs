@@ -46,7 +46,6 @@ impl<C> Scoped<C> {
     fn at_key(&self, find: impl FnOnce(&mut C, u32, &[u8], &[u8]) -> Slot) -> (RefMut<'_, C>, Slot) {
         let mut cache = self.cache();
         let generation = self.scope.generation();
-        assert!(generation != 0, "keyed state was used where there is no key, outside of process_element and on_timer");
         let slot = match self.slot.get() {
             (known, Some(slot)) if known == generation => slot,
             _ => self.scope.with(|hash, key, namespace| find(&mut cache, hash, key, namespace)),

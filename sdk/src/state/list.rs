@@ -161,6 +161,22 @@ impl<T: Record + ?Sized> ListCache<T> {
         })
     }
 
+    /// The place of a list, if it may have elements; nothing is read. As [`ListCache::slot`],
+    /// without an entry for what is surely absent.
+    #[inline]
+    pub(crate) fn slot_of_some(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<Slot> {
+        if self.table.is_complete() {
+            return self.table.find(mix(hash, namespace), key, namespace).map(Slot);
+        }
+        Some(self.slot(hash, key, namespace))
+    }
+
+    /// True if elements of the list are in the cache; the host may have others.
+    #[inline]
+    pub(crate) fn has_known_elements(&self, slot: Slot) -> bool {
+        !self.table.entry(slot.0).content.bytes.is_empty()
+    }
+
     /// Appends an element; nothing is read.
     #[inline]
     pub(crate) fn append(&mut self, slot: Slot, element: T::Ref<'_>) {
@@ -218,6 +234,7 @@ impl<T: Record + ?Sized> ListCache<T> {
     }
 
     /// Moves the elements of one list behind those of another.
+    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn move_to(&mut self, from: Slot, to: Slot) {
         self.read_whole(from);
         let bytes = std::mem::take(&mut self.table.entry_mut(from.0).content.bytes);
@@ -247,6 +264,7 @@ impl<T: Record + ?Sized> ListCache<T> {
     }
 
     /// As [`super::ValueCache::stats`].
+    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn stats(&self) -> CacheStats {
         self.table.stats()
     }

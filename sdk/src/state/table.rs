@@ -29,6 +29,7 @@ pub(crate) struct Slot(pub(super) u32);
 
 /// What a cache did since it was opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[allow(dead_code, reason = "for windows and joins")]
 pub(crate) struct CacheStats {
     /// Entries that had to be read from the host.
     pub(crate) misses: u64,
@@ -125,6 +126,7 @@ impl<E: Default> Table<E> {
         self.is_complete
     }
 
+    #[allow(dead_code, reason = "for windows and joins")]
     pub(super) fn stats(&self) -> CacheStats {
         CacheStats { misses: self.misses, evictions: self.evictions, bytes: self.bytes, entries: self.index.len() }
     }
@@ -159,15 +161,10 @@ impl<E: Default> Table<E> {
         Some(place)
     }
 
-    /// The place of an entry with this key, if it is there, as [`Table::find`].
+    /// The place of an entry that was pinned in this batch, if it has this key.
     #[inline]
-    pub(super) fn at(&mut self, place: u32, hash: u32, key: &[u8], namespace: &[u8]) -> Option<u32> {
-        let entry = self.entries.get_mut(place as usize)?;
-        if entry.hash != hash || !entry.key.is(key, namespace) || entry.is_vacant() {
-            return None;
-        }
-        entry.stamp = self.batch;
-        Some(place)
+    pub(super) fn at(&self, place: u32, key: &[u8], namespace: &[u8]) -> Option<u32> {
+        self.entries.get(place as usize).filter(|entry| entry.key.is(key, namespace)).map(|_| place)
     }
 
     /// The place that a hash has in all likelihood: another one has its tag only seldom.

@@ -152,17 +152,22 @@ impl<V: Owned> ValueCache<V> {
     /// The place of an entry, read from the host if it is not there. Good until the next `begin_batch`.
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
-        let hash = mix(hash, namespace);
         let place = match self.hints.get(self.hint) {
             Some(hint) => {
                 self.hint += 1;
-                self.table.at(*hint, hash, key, namespace)
+                self.table.at(*hint, key, namespace)
             }
             None => None,
         };
-        let place = match place.or_else(|| self.table.find(hash, key, namespace)) {
+        let place = match place {
             Some(place) => place,
-            None => self.add(hash, key, namespace),
+            None => {
+                let hash = mix(hash, namespace);
+                match self.table.find(hash, key, namespace) {
+                    Some(place) => place,
+                    None => self.add(hash, key, namespace),
+                }
+            }
         };
         if self.time_to_live.is_some() {
             self.heed_time(place);
@@ -208,6 +213,7 @@ impl<V: Owned> ValueCache<V> {
     }
 
     /// What the cache did so far.
+    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn stats(&self) -> CacheStats {
         self.table.stats()
     }

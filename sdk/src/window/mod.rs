@@ -34,7 +34,7 @@ pub use self::{
     },
     evictor::{CountEvictor, DeltaEvictor, Evictor, TimeEvictor, WindowElements},
     process::{ProcessWindowFunction, WindowContext, WindowStates},
-    stream::{AllWindowedStream, NoKey, WindowedStream},
+    stream::{AllWindowedStream, DefaultTrigger, Evaluation, NoKey, Triggered, WindowedStream},
     time_window::TimeWindow,
     trigger::{
         ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountTrigger, DeltaTrigger, EventTimeTrigger,
