@@ -88,6 +88,10 @@ fn no_record_is_late_however_the_stream_is_cut_into_files() {
         ("dealt", 2, &[]),
         ("dealt", 3, &[]),
         ("dealt", 4, &["--read-order", "side-by-side"]),
+        ("one", 2, &["--each-record"]),
+        ("consecutive", 2, &["--each-record"]),
+        ("dealt", 1, &["--each-record"]),
+        ("dealt", 3, &["--each-record"]),
     ]
     .into_iter()
     .enumerate()
@@ -95,7 +99,9 @@ fn no_record_is_late_however_the_stream_is_cut_into_files() {
         let (times, late, watermarks) = run(&path(input), &path(&number.to_string()), parallelism, options);
         assert_eq!(late, 0, "{input} at parallelism {parallelism}");
         assert!(times == sorted, "{input} at parallelism {parallelism}: {} records", times.len());
-        assert!(3 < watermarks, "{input} at parallelism {parallelism}: {watermarks} watermarks");
+        // Event time comes forward, too; how often periodic watermarks come depends on the machine.
+        let least = if options.contains(&"--each-record") { 100 } else { 1 };
+        assert!(least <= watermarks, "{input} at parallelism {parallelism}: {watermarks} watermarks");
     }
     // File by file, most of the other files is late.
     let (times, late, _) = run(&path("dealt"), &path("in-order"), 1, &["--read-order", "in-order"]);

@@ -22,12 +22,13 @@ pub use self::{
     window::{JoinEqualTo, JoinWhere, JoinedStreams, WindowedJoin},
 };
 use crate::{
-    bindings::engine::plugin::graph::{Operator as OperatorKind, StateDeclaration},
+    bindings::engine::plugin::graph::StateDeclaration,
+    connected_streams::two_input_operator,
     data_stream::DataStream,
-    graph::NodeTypes,
+    key::KeySelector,
     keyed_stream::KeyedStream,
     operator::{TwoInputFactory, TwoInputFunction},
-    record::{Key, Record, descriptor_of},
+    record::{Key, Record},
     state::StateBackend,
 };
 
@@ -42,13 +43,13 @@ where
     L: Record + ?Sized,
     R: Record + ?Sized,
     K: Key + ?Sized,
-    A: crate::KeySelector<L, K>,
-    B: crate::KeySelector<R, K>,
+    A: KeySelector<L, K>,
+    B: KeySelector<R, K>,
 {
     /// Adds an operator with states and timers behind both streams.
     fn operator<U, F>(
         &self,
-        (name, kind): (&str, &str),
+        name_and_kind: (&str, &str),
         states: Vec<StateDeclaration>,
         make: impl Fn(Rc<A>, Rc<B>, &StateBackend) -> F + 'static,
     ) -> DataStream<U>
@@ -56,17 +57,11 @@ where
         U: Record + ?Sized,
         F: TwoInputFunction<L, R, U>,
     {
-        let mut graph = self.left.graph.borrow_mut();
-        let inputs = vec![descriptor_of::<L>(), descriptor_of::<R>()];
-        let types = NodeTypes { inputs, output: Some(descriptor_of::<U>()) };
-        let node = graph.add_node(name, OperatorKind::Guest(kind.to_owned()), types);
         let (left, right) = (self.left.selector(), self.right.selector());
         let make = move |states: &StateBackend| make(Rc::clone(&left), Rc::clone(&right), states);
-        graph.add_factory(node, Box::new(TwoInputFactory::<L, R, U, _>::new(make)));
-        graph.connect(&self.left.origins, (node, 0), &descriptor_of::<L>());
-        graph.connect(&self.right.origins, (node, 1), &descriptor_of::<R>());
-        graph.set_keyed::<K>(node, states);
-        drop(graph);
-        DataStream::of_node(Rc::clone(&self.left.graph), node)
+        let factory = Box::new(TwoInputFactory::<L, R, U, _>::new(make));
+        let stream = two_input_operator(&self.left, &self.right, name_and_kind, factory);
+        self.left.graph.borrow_mut().set_keyed::<K>(stream.origins[0].node, states);
+        stream
     }
 }

@@ -291,7 +291,7 @@ fn late_records_go_to_side_outputs() {
         Ok(())
     };
     let mut harness = TestHarness::new(program, &[]).unwrap();
-    let mut push = |harness: &mut TestHarness, is_left, id, timestamp| {
+    let push = |harness: &mut TestHarness, is_left, id, timestamp| {
         harness.push_with_timestamp::<Item>(&Item { is_left, key: 0, id }, timestamp).unwrap();
     };
     push(&mut harness, true, 1, 10);

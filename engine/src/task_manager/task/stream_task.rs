@@ -52,7 +52,7 @@ const SOURCE_BATCH_BYTES: usize = 32 << 10;
 const SINK_FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two publications of what only the task's thread can read.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
-/// The same when the task goes to wait, after which nothing would be published.
+/// The same when the task waits.
 const PUBLISH_INTERVAL_IDLE: Duration = Duration::from_millis(20);
 
 /// Everything that makes one attempt.
@@ -146,6 +146,7 @@ impl StreamTask {
             attempt: &self.deployment,
             sinks_flushed: Duration::ZERO,
             published: Duration::ZERO,
+            unpublished: false,
             watermark_interval,
             watermarks_due: watermark_interval.map(|interval| self.services.clock.monotonic() + interval),
             counters,
@@ -349,6 +350,8 @@ struct TaskLoop<'a> {
     attempt: &'a TaskDeployment,
     sinks_flushed: Duration,
     published: Duration,
+    /// Something was processed since.
+    unpublished: bool,
     /// Time between two watermarks, if operators of the chain make them.
     watermark_interval: Option<Duration>,
     /// When they make them next, on the monotonic clock.
@@ -379,6 +382,7 @@ impl TaskLoop<'_> {
             if self.chain.is_ended() && self.gates.open_channels() == 0 {
                 return Ok(self.chain.finish(self.mailbox)?);
             }
+            self.unpublished |= progress;
             if !progress {
                 self.wait(now, next_flush)?;
             }
@@ -509,9 +513,13 @@ impl TaskLoop<'_> {
             return Ok(());
         }
         self.chain.flush_sinks()?;
+        let mut next_publication = None;
         if self.published + PUBLISH_INTERVAL_IDLE <= now {
             self.published = now;
+            self.unpublished = false;
             self.publish();
+        } else if self.unpublished {
+            next_publication = Some(self.published + PUBLISH_INTERVAL_IDLE);
         }
         let alarms = self.sources.iter().filter_map(|source| match source.phase {
             Phase::IdleUntil(at) | Phase::RequestSplitAt(at) => Some(at),
@@ -520,7 +528,8 @@ impl TaskLoop<'_> {
         let next_timer = self.chain.next_processing_time();
         let next_timer = next_timer.map(|at| self.clock.monotonic() + at.since(self.clock.now()));
         let reports = self.sources.iter().filter_map(|source| source.alignment.as_ref().map(SourceAlignment::due));
-        let alarm = alarms.chain(next_flush).chain(self.watermarks_due).chain(reports).chain(next_timer).min();
+        let due = self.watermarks_due.into_iter().chain(next_timer).chain(next_publication);
+        let alarm = alarms.chain(next_flush).chain(reports).chain(due).min();
         let timeout = alarm.map(|at| at.saturating_sub(self.clock.monotonic()));
         Ok(self.mailbox.wait(Waiting::Idle, timeout, WaitFor::Element(&self.gates))?)
     }
