@@ -9,7 +9,7 @@ marginal  wall and CPU time per event between the small and the large input,
           which leaves start-up and warm-up out
 memory    peak resident memory on the large input, Flink's least over our greatest
 
-Needs `make build`, Java 17 and pip. Usage: compare.py [--pairs N] [QUERY ...]
+Needs `make build`, Java 17 and pip. Usage: compare.py [--fetch-only] [--pairs N] [QUERY ...]
 """
 
 import argparse
@@ -52,7 +52,7 @@ def run(command, timeout=900):
 
 
 def fetch_flink():
-    """Downloads Flink's jars once and compiles the peer."""
+    """Downloads Flink's jars once."""
     lib = os.path.join(WORK, "lib")
     if not glob.glob(os.path.join(lib, "flink-dist-*.jar")):
         print(f"fetching apache-flink-libraries {FLINK_VERSION} from PyPI (330 MB, once)", flush=True)
@@ -67,6 +67,10 @@ def fetch_flink():
                     with archive.open(name) as source, open(os.path.join(lib, os.path.basename(name)), "wb") as target:
                         shutil.copyfileobj(source, target)
         shutil.rmtree(wheels)
+
+
+def compile_peer():
+    lib = os.path.join(WORK, "lib")
     classes = os.path.join(WORK, "classes")
     sources = glob.glob(os.path.join(ROOT, "benches", "flink", "src", "*.java"))
     subprocess.run(["javac", "-nowarn", "-cp", os.path.join(lib, "*"), "-d", classes, *sources], check=True)
@@ -201,6 +205,7 @@ def compare(query, pairs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--fetch-only", action="store_true", help="fetch Flink's jars and measure nothing")
     parser.add_argument("queries", nargs="*", default=QUERIES, metavar="QUERY")
     arguments = parser.parse_args()
     unknown = [query for query in arguments.queries if query not in QUERIES]
@@ -208,6 +213,9 @@ def main():
         parser.error(f"unknown query {unknown[0]}: use {', '.join(QUERIES)}")
     os.makedirs(WORK, exist_ok=True)
     fetch_flink()
+    if arguments.fetch_only:
+        return
+    compile_peer()
     for query in arguments.queries:
         compare(query, arguments.pairs)
 

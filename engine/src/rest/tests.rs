@@ -39,7 +39,8 @@ use crate::{
     protocol::{
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
         job_details::{
-            AttemptDetails, FailureEntry, JobDetails, JobOverview, SubtaskDetails, TaskExecutorDetails, VertexDetails,
+            AttemptDetails, FailureEntry, JobDetails, JobOverview, SlotShortage, SubtaskDetails, TaskExecutorDetails,
+            VertexDetails,
         },
         job_master::{FailureCause, OperatorMetric, Recoverability, TaskMetrics},
         rpc::{ClientCall, DispatcherGateway},
@@ -143,6 +144,7 @@ pub(crate) fn job(id: JobId, status: JobStatus) -> JobDetails {
         configuration: Configuration::default(),
         restart_strategy: "none".to_owned(),
         restarts: 2,
+        slot_shortage: (status == JobStatus::Running).then_some(SlotShortage { needed: 4, available: Some(1) }),
         root_failure: failed.then(|| failure.clone()),
         failures: if failed { vec![failure.clone(), failure] } else { Vec::new() },
     }

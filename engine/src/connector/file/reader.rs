@@ -14,6 +14,7 @@ use crate::{
     connector::{
         ConnectorError, ReaderContext, ReaderOutput, RejectedRow, SourceReader, SourceSplit, Verdict,
         line_blocks::{Block, LineBlocks},
+        line_position,
         rate_limiter::RateLimiter,
         record_decoder::{RecordDecoder, Refused},
     },
@@ -57,7 +58,7 @@ impl FileReader {
         spec: &ConnectorSpec,
         context: ReaderContext,
     ) -> Result<Self, ConnectorError> {
-        let decoder = RecordDecoder::new(options.format, &context.record_type, spec)?;
+        let decoder = RecordDecoder::new(options.format, &context.record_type, spec, context.row_bytes_max)?;
         let limiter = RateLimiter::new(options.rate, context.parallelism, context.clock.clone());
         Ok(Self { context, decoder, limiter, open: None })
     }
@@ -71,9 +72,9 @@ impl FileReader {
 }
 
 impl OpenSplit {
-    fn new(split: FileSplit, permitted: PathBuf) -> Result<Self, ConnectorError> {
+    fn new(split: FileSplit, permitted: PathBuf, line_bytes_max: usize) -> Result<Self, ConnectorError> {
         let mut file = File::open(&permitted).map_err(io_error("open", &permitted))?;
-        let blocks = LineBlocks::new(split.start, split.end);
+        let blocks = LineBlocks::new(split.start, split.end, line_bytes_max);
         if 0 < blocks.offset() {
             file.seek(SeekFrom::Start(blocks.offset())).map_err(io_error("read", &permitted))?;
         }
@@ -132,7 +133,7 @@ fn count_lines(path: &Path, bytes: u64) -> Option<u64> {
 fn read_first_line(path: &Path, compression: Compression) -> Result<Vec<u8>, ConnectorError> {
     let file = File::open(path).map_err(io_error("open", path))?;
     let mut content = open_content(file, compression, path)?;
-    let mut blocks = LineBlocks::new(0, None);
+    let mut blocks = LineBlocks::new(0, None, LINE_BYTES_MAX);
     loop {
         match blocks.read(&mut *content, LINES_BYTES_MIN).map_err(io_error("read", path))? {
             Block::Lines { mut lines, .. } => {
@@ -175,7 +176,7 @@ impl SourceReader for FileReader {
                 .set_header(&header)
                 .map_err(|message| ConnectorError::BadRow { position: format!("{} line 1", split.path), message })?;
         }
-        self.open = Some(OpenSplit::new(split, permitted)?);
+        self.open = Some(OpenSplit::new(split, permitted, self.decoder.line_bytes_max())?);
         Ok(())
     }
 
@@ -197,7 +198,7 @@ impl SourceReader for FileReader {
                     self.decoder.push(lines, offset, &mut |refused| refuse(&mut **reject, open, &refused))?;
                 }
                 Block::LongLine { offset, head } => {
-                    let message = format!("the line is longer than {LINE_BYTES_MAX} bytes");
+                    let message = self.decoder.long_line_message();
                     let lines_before = self.decoder.lines();
                     let is_header = self.decoder.has_header() && offset == 0;
                     let line = Refused { offset, lines_before, message: &message, payload: &head, is_header };
@@ -224,7 +225,7 @@ impl SourceReader for FileReader {
         match &self.open {
             None => "between two files".to_owned(),
             Some(open) => match open.lines_before {
-                Some(before) => format!("{} line {}", open.split.path, before + self.decoder.lines()),
+                Some(before) => line_position(&open.split.path, before + self.decoder.lines()),
                 None => format!("{} byte {}", open.split.path, open.blocks.offset()),
             },
         }

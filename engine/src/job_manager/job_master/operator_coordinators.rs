@@ -129,6 +129,7 @@ fn recoverability(error: &ConnectorError) -> Recoverability {
         | ConnectorError::NotGranted { .. }
         | ConnectorError::DestinationNotEmpty { .. }
         | ConnectorError::BadRow { .. }
+        | ConnectorError::SharedDestination { .. }
         | ConnectorError::Damaged(_) => Recoverability::Unrecoverable,
     }
 }

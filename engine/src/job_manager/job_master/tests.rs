@@ -16,6 +16,7 @@ use crate::{
     connector::{Committable, SourceSplit, SplitAssignment},
     graph::job_graph::DistributionPattern,
     protocol::{
+        job_details::SlotShortage,
         job_master::{SlotOffer, SlotOffers, SplitRequest, TaskExecutionStateUpdate, TaskExecutorHeartbeat, TaskState},
         task_executor::TaskDeployment,
     },
@@ -46,7 +47,10 @@ fn told_to_dispatcher(sent: &[Envelope]) -> (Vec<JobStatus>, Option<JobDetails>)
         match &envelope.message {
             Message::Dispatcher(DispatcherMessage::JobStatusChanged(changed)) => {
                 assert!(terminated.is_none(), "nothing follows the end");
-                states.push(changed.overview.status);
+                // Said again when subtasks changed.
+                if states.last() != Some(&changed.overview.status) {
+                    states.push(changed.overview.status);
+                }
             }
             Message::Dispatcher(DispatcherMessage::JobTerminated(ended)) => terminated = Some(ended.details.clone()),
             _ => {}
@@ -757,7 +761,9 @@ fn a_failing_commit_fails_the_job() {
 fn too_few_slots_fail_the_job_after_five_minutes_with_advice() {
     let mut harness = Harness::start(exchange(4), &[]);
     harness.register();
+    assert_eq!(harness.master.details().slot_shortage, Some(SlotShortage { needed: 4, available: None }));
     harness.deliver(Address::ResourceManager, JobMasterMessage::NotEnoughSlots(2));
+    assert_eq!(harness.master.details().slot_shortage, Some(SlotShortage { needed: 4, available: Some(2) }));
     harness.offer("te", 1);
     for _ in 0..29 {
         harness.advance(10 * SECOND);
@@ -769,8 +775,8 @@ fn too_few_slots_fail_the_job_after_five_minutes_with_advice() {
     assert_eq!(harness.status(), JobStatus::Failed);
     assert_eq!(
         harness.consistent_details().root_failure.unwrap().cause.message,
-        "the job needs 4 slots, but only 2 are available after 5 min: start more TaskManagers, \
-         raise \"taskmanager.numberOfTaskSlots\", or submit with a lower parallelism"
+        "the job needs 4 slots, but only 2 are available after 5 min: raise taskmanager.numberOfTaskSlots, start \
+         more TaskExecutors, wait until other jobs end, or submit with a lower parallelism"
     );
 }
 
@@ -854,6 +860,7 @@ fn suspension_ends_at_once_and_leaves_slots_and_output_to_the_next_leader() {
     let (mut harness, deployed) = Harness::running(exchange(1), FIXED_DELAY);
     harness.report(deployed[0].attempt, TaskState::Finished);
     harness.journal.take();
+    harness.take_sent();
     harness.deliver(Address::Dispatcher, JobMasterMessage::Suspend("leadership lost".to_owned()));
     let sent = harness.take_sent();
     let (states, details) = told_to_dispatcher(&sent);
