@@ -19,6 +19,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 
@@ -39,15 +40,17 @@ OPENED = ["java.base/java.util", "java.base/java.lang", "java.base/java.time"]
 
 
 def run(command, timeout=900):
-    """Runs a command; returns wall seconds, CPU seconds, peak bytes, exit code."""
+    """Runs a command; returns wall seconds, CPU seconds, peak bytes, exit code. One that takes
+    more than `timeout` seconds is killed."""
     with open(os.path.join(WORK, "last-run.log"), "wb") as log:
         started = time.monotonic()
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        alarm = threading.Timer(timeout, process.kill)
+        alarm.start()
         _, status, usage = os.wait4(process.pid, 0)
+        alarm.cancel()
         wall = time.monotonic() - started
     process.returncode = os.waitstatus_to_exitcode(status)
-    if wall > timeout:
-        sys.exit(f"{command[0]} took {wall:.0f} s")
     return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, process.returncode
 
 
@@ -145,12 +148,15 @@ def best_of_flink(query, files):
     found = []
     for way in [query, f"{query}-window"] if query in WINDOWED else [query]:
         walls = {}
-        for heap in HEAPS_MB:
-            wall, _, _, code = run(flink_command(way, files, fresh("flink"), heap))
-            if code == 0:
-                walls[heap] = wall
+        # From the largest on: one that is too small may collect garbage for ever.
+        for heap in reversed(HEAPS_MB):
+            timeout = 3 * min(walls.values()) if walls else 900
+            wall, _, _, code = run(flink_command(way, files, fresh("flink"), heap), timeout)
+            if code != 0:
+                break
+            walls[heap] = wall
         if not walls:
-            sys.exit(f"the peer does not run {way} with any heap; see {WORK}/last-run.log")
+            sys.exit(f"the peer does not run {way} with a heap of {HEAPS_MB[-1]} MB; see {WORK}/last-run.log")
         best = min(walls.values())
         found.append((best, way, min(heap for heap, wall in walls.items() if wall <= 1.1 * best)))
     _, way, heap = min(found)
