@@ -2,6 +2,7 @@
 
 pub mod base;
 pub mod graph;
+pub mod state;
 pub mod protocol;
 pub mod wasm;
 pub mod connector;

@@ -16,6 +16,17 @@ const FLUSH_BYTES: usize = 32 * 1024;
 /// Room behind the threshold for the row that crosses it.
 const FLUSH_SLACK_BYTES: usize = 2 * 1024;
 
+/// What operators that make watermarks are told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Signal {
+    /// The rows that follow come from this split.
+    BeginSplit(u32),
+    /// The split was read to its end.
+    EndSplit(u32),
+    /// Milliseconds since the Unix epoch.
+    ProcessingTime(i64),
+}
+
 /// What passes through all operators of a segment besides records.
 pub(crate) trait Lifecycle {
     /// Event time rose.
@@ -24,6 +35,8 @@ pub(crate) trait Lifecycle {
     fn process_watermark_status(&mut self, idle: bool);
     /// No more records will come.
     fn end_input(&mut self);
+    /// Tells the operators that make watermarks what they need to know.
+    fn notify(&mut self, _signal: Signal) {}
     /// Hands buffered rows to the engine.
     fn flush(&mut self);
 }
@@ -211,6 +224,12 @@ impl<T: Record + ?Sized> Lifecycle for Collector<T> {
         }
     }
 
+    fn notify(&mut self, signal: Signal) {
+        if let Some(target) = self.target.lifecycle() {
+            target.notify(signal);
+        }
+    }
+
     fn flush(&mut self) {
         if let Some(target) = self.target.lifecycle() {
             target.flush();
@@ -273,6 +292,10 @@ impl<T: Record + ?Sized> Lifecycle for FanOut<T> {
 
     fn end_input(&mut self) {
         self.targets.iter_mut().filter_map(Target::lifecycle).for_each(|target| target.end_input());
+    }
+
+    fn notify(&mut self, signal: Signal) {
+        self.targets.iter_mut().filter_map(Target::lifecycle).for_each(|target| target.notify(signal));
     }
 
     fn flush(&mut self) {

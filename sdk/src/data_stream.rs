@@ -5,17 +5,21 @@ use std::{marker::PhantomData, rc::Rc, time::Duration};
 use crate::{
     bindings::engine::plugin::graph::{ChainingStrategy, Operator as OperatorKind, Partitioner},
     collector::{Collector, Downstream},
+    connected_streams::{BroadcastConnectedStream, ConnectedStreams},
     error::{Outcome, Result},
     graph::{NodeTypes, Origin, SharedGraph},
     key::{ByRef, ByValue, ByWriter, KeySelector, KeyWriter},
     keyed_stream::KeyedStream,
     operator::{
-        Context, Filter, FlatMap, Function, FunctionFactory, Identity, Map, PartitionOutput, Process, SelectorFactory,
-        TryMap, hash_output,
+        Context, Filter, FlatMap, Function, FunctionFactory, Identity, Map, OperatorFactory, PartitionOutput, Process,
+        SelectorFactory, TryMap, hash_output,
     },
     record::{Key, Owned, Record, descriptor_of},
     sink::{DataStreamSink, PrintSink, Sink, node_settings},
+    source,
     text::{Format, Text},
+    watermark::{TimestampsAndWatermarks, WatermarkStrategy},
+    window::{AllWindowedStream, NoKey, WindowAssigner},
 };
 
 /// A stream of records of type `T`.
@@ -73,12 +77,57 @@ impl<T: Record + ?Sized> DataStream<T> {
         U: Record + ?Sized,
         F: Function<T, U>,
     {
+        self.operator_of(name, kind, Box::new(FunctionFactory::<T, U, _>::new(make)))
+    }
+
+    /// Adds the operator that a factory makes behind this stream.
+    pub(crate) fn operator_of<U: Record + ?Sized>(
+        &self,
+        name: &str,
+        kind: &str,
+        factory: Box<dyn OperatorFactory>,
+    ) -> DataStream<U> {
         let mut graph = self.graph.borrow_mut();
         let node = graph.add_node(name, OperatorKind::Guest(kind.to_owned()), NodeTypes::operator::<T, U>());
-        graph.add_factory(node, Box::new(FunctionFactory::<T, U, _>::new(make)));
-        graph.connect(&self.origins, node, &descriptor_of::<T>());
+        graph.add_factory(node, factory);
+        graph.connect(&self.origins, (node, 0), &descriptor_of::<T>());
         drop(graph);
         DataStream::of_node(self.graph.clone(), node)
+    }
+
+    /// Gives the records timestamps, and the stream watermarks; see [`WatermarkStrategy`].
+    ///
+    /// The operator has the parallelism of the one before it: watermarks hold for the records of
+    /// one subtask in the order in which its source gives them, so they are best made right behind
+    /// the source. A native source of several files then reads these side by side, unless
+    /// [`FileSource::read_order`](crate::FileSource::read_order) says otherwise.
+    pub fn assign_timestamps_and_watermarks(&self, strategy: WatermarkStrategy<T>) -> Self {
+        let (mistake, alignment) = (strategy.mistake(), strategy.alignment.clone());
+        let strategy = Rc::new(strategy);
+        let stream: Self = self.operator("Timestamps/Watermarks", "TimestampsAndWatermarks", move || {
+            TimestampsAndWatermarks::new(strategy.clone())
+        });
+        let mut graph = self.graph.borrow_mut();
+        let node = stream.origins[0].node;
+        let before = self.plain_node().and_then(|before| graph.node(before)?.parallelism);
+        let added = graph.node_mut(node);
+        added.parallelism = before;
+        added.generates_watermarks = true;
+        let (sources, others) = graph.sources_before(node);
+        for connector in sources {
+            if let Some(connector) = graph.connector_mut(connector) {
+                source::prepare_for_watermarks(connector, alignment.as_ref());
+            }
+        }
+        if let Some(mistake) = mistake {
+            graph.error(mistake.to_owned());
+        }
+        if others && alignment.is_some() {
+            graph
+                .error("with_watermark_alignment is for sources of the engine, not for those of the plugin".to_owned());
+        }
+        drop(graph);
+        stream
     }
 
     /// Makes one record of each record.
@@ -160,11 +209,24 @@ impl<T: Record + ?Sized> DataStream<T> {
         union
     }
 
+    /// This and another stream, for operators that see the records of both.
+    pub fn connect<B: Record + ?Sized>(&self, other: &DataStream<B>) -> ConnectedStreams<T, B> {
+        ConnectedStreams::new(self.clone(), other.clone())
+    }
+
+    /// This stream and another, whose records go to each subtask of the operator that follows.
+    pub fn connect_broadcast<B: Record + ?Sized>(&self, other: &DataStream<B>) -> BroadcastConnectedStream<T, B> {
+        BroadcastConnectedStream::new(self.clone(), other.broadcast())
+    }
+
     /// Keys the stream by what the closure returns, an owned key.
     ///
-    /// `sum`, `min`, `max`, `count`, `reduce` and `aggregate` stand on the keyed stream. Called
-    /// on a stream that has no key, `sum` and its like make rustc say that the
-    /// stream "is not an iterator": what is missing is this call.
+    /// `sum`, `min`, `max`, `count`, `reduce` and `aggregate` stand on the keyed stream:
+    ///
+    /// ```compile_fail,E0277
+    /// # use engine_sdk::prelude::*;
+    /// fn total(numbers: DataStream<u64>) { numbers.sum(|n| *n); }
+    /// ```
     pub fn key_by<K, F>(&self, key: F) -> KeyedStream<T, K, ByValue<F>>
     where
         K: Key + Owned,
@@ -194,10 +256,15 @@ impl<T: Record + ?Sized> DataStream<T> {
         self.keyed(ByWriter::new(key))
     }
 
-    fn keyed<K: Key + ?Sized, S: KeySelector<T, K>>(&self, selector: S) -> KeyedStream<T, K, S> {
+    pub(crate) fn keyed<K: Key + ?Sized, S: KeySelector<T, K>>(&self, selector: S) -> KeyedStream<T, K, S> {
         let selector = Rc::new(selector);
         let stream = self.with_selector("Key By", Partitioner::Hash, hash_output::<T, K, S>(selector.clone()));
         KeyedStream::new(stream, selector)
+    }
+
+    /// Groups all records in windows, whatever their key, in one subtask.
+    pub fn window_all(&self, assigner: impl WindowAssigner<T>) -> AllWindowedStream<T> {
+        AllWindowedStream::new(&self.keyed(NoKey), assigner)
     }
 
     /// Deals the records in turn to all subtasks of the next operator.
@@ -313,9 +380,9 @@ impl<T: Record + ?Sized> DataStream<T> {
             }
         };
         let mut graph = self.graph.borrow_mut();
-        let types = NodeTypes { input: Some(record_type.clone()), output: None };
+        let types = NodeTypes { inputs: vec![record_type.clone()], output: None };
         let node = graph.add_node(sink.name(), OperatorKind::Sink(sink.connector()), types);
-        graph.connect(&stream.origins, node, &record_type);
+        graph.connect(&stream.origins, (node, 0), &record_type);
         drop(graph);
         DataStreamSink { graph: self.graph.clone(), node }
     }
@@ -336,6 +403,36 @@ impl<T: Record + ?Sized> DataStream<T> {
         }
     }
 }
+
+/// What a stream without a key does not have.
+#[diagnostic::on_unimplemented(
+    message = "this stream has no key",
+    label = "needs a keyed stream",
+    note = "call `key_by` before: `stream.key_by(|record| ..).count()`"
+)]
+#[doc(hidden)]
+pub trait HasKey {}
+
+/// Calls that only keyed streams have. They stand here so that rustc says what is missing,
+/// instead of that the stream is no iterator; nothing can call them.
+macro_rules! keyed_only {
+    ($($name:ident($($function:ident: $type:ident)?)),*) => {
+        impl<T: Record + ?Sized> DataStream<T> {
+            $(
+                #[doc(hidden)]
+                pub fn $name$(<$type>)?(&self $(, $function: $type)?) -> Self
+                where
+                    Self: HasKey,
+                {
+                    $(drop($function);)?
+                    self.clone()
+                }
+            )*
+        }
+    };
+}
+
+keyed_only!(count(), sum(f: F), min(f: F), max(f: F), reduce(f: F), aggregate(f: F), window(f: F));
 
 node_settings!(DataStream<T>, [T: Record + ?Sized], |stream| stream.plain_node());
 

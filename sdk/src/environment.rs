@@ -9,6 +9,7 @@ use crate::{
     operator::{Elements, OperatorFactory, SourceFactory, SourceFunction},
     record::{Owned, Record},
     source::{SequenceSource, Source},
+    watermark::WatermarkStrategy,
 };
 
 /// Where a program begins: settings of the job, and its sources.
@@ -74,6 +75,21 @@ impl StreamExecutionEnvironment {
         }
         drop(graph);
         DataStream::of_node(self.graph.clone(), node)
+    }
+
+    /// Reads a source of the engine whose records get timestamps and watermarks beside it; see
+    /// [`WatermarkStrategy`]. Settings of the stream are for the operator that assigns them, but
+    /// the parallelism is for both.
+    pub fn from_source_with_watermarks<S: Source>(
+        &self,
+        source: S,
+        strategy: WatermarkStrategy<S::Record>,
+    ) -> DataStream<S::Record> {
+        let source = self.from_source(source);
+        let stream = source.assign_timestamps_and_watermarks(strategy);
+        let parts = (stream.origins[0].node, source.origins[0].node);
+        self.graph.borrow_mut().parts_of_sources.extend([parts]);
+        stream
     }
 
     /// The numbers from `from` to `to`, both included, spread over the subtasks.

@@ -8,6 +8,7 @@ use crate::{
         operator_chain::{self, BatchKind, OperatorContext, SourceStatus as PluginSourceStatus, Status, TimeDomain},
         program::{self, StreamGraph},
     },
+    collector::Signal,
     current,
     environment::StreamExecutionEnvironment,
     error::Result,
@@ -91,12 +92,12 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         }
     }
 
-    fn process_batch(_input: u32, kind: BatchKind, _count: u32, data: Vec<u8>) -> Status {
+    fn process_batch(input: u32, kind: BatchKind, _count: u32, data: Vec<u8>) -> Status {
         let batch = match kind {
             BatchKind::Rows => Batch::Rows(&data),
             BatchKind::Lines => Batch::Lines(&data),
         };
-        status(|segment| segment.process_batch(batch))
+        status(|segment| segment.process_batch(input, batch))
     }
 
     fn poll_source(max_bytes: u32) -> PluginSourceStatus {
@@ -116,24 +117,24 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         status(|segment| segment.process_watermark_status(idle))
     }
 
-    fn fire_timers(_domain: TimeDomain, _time: i64, _count: u32, _timers: Vec<u8>) -> Status {
-        not_provided("timers")
+    fn fire_timers(domain: TimeDomain, time: i64, _count: u32, timers: Vec<u8>) -> Status {
+        status(|segment| segment.fire_timers(domain, time, &timers))
     }
 
-    fn begin_split(_split: u32) -> Status {
-        not_provided("splits")
+    fn begin_split(split: u32) -> Status {
+        status(|segment| segment.notify(Signal::BeginSplit(split)))
     }
 
-    fn end_split(_split: u32) -> Status {
-        not_provided("splits")
+    fn end_split(split: u32) -> Status {
+        status(|segment| segment.notify(Signal::EndSplit(split)))
     }
 
-    fn advance_processing_time(_now: i64) -> Status {
-        not_provided("processing time")
+    fn advance_processing_time(now: i64) -> Status {
+        status(|segment| segment.notify(Signal::ProcessingTime(now)))
     }
 
     fn snapshot(_checkpoint_id: u64) -> Status {
-        not_provided("snapshots")
+        status(Segment::snapshot)
     }
 
     /// Operators of this version have nothing to do when a checkpoint is complete.
@@ -146,8 +147,8 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         Status::Ok
     }
 
-    fn end_input(_input: u32) -> Status {
-        status(Segment::end_input)
+    fn end_input(input: u32) -> Status {
+        status(|segment| segment.end_input(input))
     }
 
     fn close() -> Status {
@@ -177,11 +178,6 @@ fn status(f: impl FnOnce(&mut Segment) -> Result<(), Failed>) -> Status {
     }
 }
 
-/// Refuses a call that needs what this version does not have.
-fn not_provided(what: &str) -> Status {
-    current::fail(0, &format!("this version of engine-sdk has no {what}"));
-    Status::Failed
-}
 
 /// Lets the engine know message and place of a panic, which a trap does not carry.
 fn install_panic_hook() {

@@ -9,13 +9,13 @@ use std::{
 
 use crate::{
     bindings::engine::plugin::graph::{
-        ChainingStrategy, Operator as OperatorKind, Partitioner, StateDeclaration, StateKind, StreamEdge, StreamGraph,
-        StreamNode,
+        ChainingStrategy, Connector, Operator as OperatorKind, Partitioner, StateDeclaration, StateKind, StreamEdge,
+        StreamGraph, StreamNode,
     },
     collector::AnyCollector,
     error::{Error, Result},
     operator::{OperatorFactory, SelectorFactory, Wiring, collector},
-    record::{Owned, Record, descriptor_of},
+    record::{Key, Record, descriptor_of},
 };
 
 /// A graph that streams and the environment share while the program runs.
@@ -39,6 +39,8 @@ pub(crate) struct Graph {
     pub(crate) selectors: Vec<Rc<dyn SelectorFactory>>,
     /// Sources that only one subtask can read.
     serial_sources: Vec<u32>,
+    /// Operators that are one with the source before them: its parallelism is theirs.
+    pub(crate) parts_of_sources: HashMap<u32, u32>,
     /// What the program did wrong, in order; the first is what the user reads.
     errors: Vec<String>,
 }
@@ -73,7 +75,7 @@ impl Graph {
             co_location_group: None,
             chaining: ChainingStrategy::Always,
             buffer_timeout: None,
-            input_types: types.input.into_iter().collect(),
+            input_types: types.inputs,
             output_type: types.output,
             key_type: None,
             states: Vec::new(),
@@ -87,13 +89,40 @@ impl Graph {
         self.factories.insert(node, factory);
     }
 
-    /// Leads the records of all origins into a node's only input.
-    pub(crate) fn connect(&mut self, origins: &[Origin], target: u32, record_type: &str) {
+    /// Declares the key and the states of a node.
+    pub(crate) fn set_keyed<K: Key + ?Sized>(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        self.set_states(node, states);
+        self.node_mut(node).key_type = Some(descriptor_of::<K>());
+    }
+
+    /// Declares the states of a node without a key, which can be broadcast states only.
+    pub(crate) fn set_broadcast(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        if let Some(keyed) = states.iter().find(|state| state.kind != StateKind::Broadcast) {
+            let node = &self.node_mut(node).name;
+            let message = format!("\"{node}\" has the keyed state \"{}\", but its stream has no key", keyed.name);
+            self.error(message);
+        }
+        self.set_states(node, states);
+    }
+
+    fn set_states(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        for (index, state) in states.iter().enumerate() {
+            if states[..index].iter().any(|other| other.name == state.name) {
+                let node = &self.node_mut(node).name;
+                let message = format!("\"{node}\" has two states \"{}\": give each a name of its own", state.name);
+                self.error(message);
+            }
+        }
+        self.node_mut(node).states = states;
+    }
+
+    /// Leads the records of all origins into a zero-based input of a node.
+    pub(crate) fn connect(&mut self, origins: &[Origin], (target, input): (u32, u32), record_type: &str) {
         for origin in origins {
             self.edges.push(StreamEdge {
                 source: origin.node,
                 target,
-                input: 0,
+                input,
                 partitioner: origin.partitioner,
                 side_output: origin.side_output.clone(),
                 selector: origin.selector,
@@ -142,8 +171,12 @@ impl Graph {
         matches!(self.node(id).map(|node| &node.operator), Some(OperatorKind::Source(_)))
     }
 
-    /// Refuses a parallelism that a node cannot have.
-    pub(crate) fn check_parallelism(&mut self, node: u32, parallelism: u32) {
+    /// Sets the number of subtasks, or refuses one that the node cannot have.
+    pub(crate) fn set_parallelism(&mut self, node: u32, parallelism: u32) {
+        if let Some(source) = self.parts_of_sources.get(&node).copied() {
+            self.set_parallelism(source, parallelism);
+        }
+        self.node_mut(node).parallelism = Some(parallelism);
         if parallelism == 0 {
             self.error("the parallelism must be at least 1".to_owned());
         }
@@ -151,6 +184,35 @@ impl Graph {
             let name = &self.node_mut(node).name;
             let message = format!("\"{name}\" can be read by one subtask only, not by {parallelism}");
             self.error(message);
+        }
+    }
+
+    /// The native sources that records of a node come from, and whether any come from a source
+    /// of the plugin.
+    pub(crate) fn sources_before(&self, node: u32) -> (Vec<u32>, bool) {
+        let (mut native, mut others) = (Vec::new(), false);
+        let (mut seen, mut open) = (vec![node], vec![node]);
+        while let Some(node) = open.pop() {
+            match self.node(node).map(|node| &node.operator) {
+                Some(OperatorKind::Source(_)) => native.push(node),
+                Some(OperatorKind::GuestSource(_)) => others = true,
+                _ => {}
+            }
+            for edge in self.edges.iter().filter(|edge| edge.target == node) {
+                if !seen.contains(&edge.source) {
+                    seen.push(edge.source);
+                    open.push(edge.source);
+                }
+            }
+        }
+        (native, others)
+    }
+
+    /// The connector of a native source.
+    pub(crate) fn connector_mut(&mut self, source: u32) -> Option<&mut Connector> {
+        match &mut self.node_mut(source).operator {
+            OperatorKind::Source(connector) => Some(connector),
+            _ => None,
         }
     }
 
@@ -206,26 +268,26 @@ impl Graph {
     }
 }
 
-/// Types of a node's input and main output.
+/// Types of a node's inputs and main output.
 pub(crate) struct NodeTypes {
-    pub(crate) input: Option<String>,
+    pub(crate) inputs: Vec<String>,
     pub(crate) output: Option<String>,
 }
 
 impl NodeTypes {
     /// An operator from `T` to `U`.
     pub(crate) fn operator<T: Record + ?Sized, U: Record + ?Sized>() -> Self {
-        Self { input: Some(descriptor_of::<T>()), output: Some(descriptor_of::<U>()) }
+        Self { inputs: vec![descriptor_of::<T>()], output: Some(descriptor_of::<U>()) }
     }
 
     /// A source of `T`.
     pub(crate) fn source<T: Record + ?Sized>() -> Self {
-        Self { input: None, output: Some(descriptor_of::<T>()) }
+        Self { inputs: Vec::new(), output: Some(descriptor_of::<T>()) }
     }
 }
 
-/// Declaration of a state with one value per key.
-pub(crate) fn value_state<V: Owned>(name: &str, kind: StateKind) -> StateDeclaration {
+/// Declaration of a state whose values, elements or map values are `V`.
+pub(crate) fn state<V: Record + ?Sized>(name: &str, kind: StateKind) -> StateDeclaration {
     StateDeclaration {
         name: name.to_owned(),
         kind,

@@ -1,17 +1,22 @@
-//! Streams with a key, and windows over them.
+//! Streams with a key.
 
 use std::{marker::PhantomData, ops::Deref, rc::Rc};
 
 use crate::{
-    bindings::engine::plugin::graph::StateKind,
+    bindings::engine::plugin::graph::{StateDeclaration, StateKind},
+    collector::Collector,
+    connected_streams::{KeyedBroadcastConnectedStream, KeyedConnectedStreams},
     data_stream::DataStream,
-    graph::value_state,
+    error::Outcome,
+    graph::state,
     key::KeySelector,
     operator::{
-        AggregateFold, AggregateFunction, AtEnd, Count, Fold, Function, KeyedReduce, MaxOf, MinOf, Number, ReduceAtEnd,
-        Running, SumOf,
+        AggregateFold, AggregateFunction, Count, FlatMapWithState, Fold, Function, Keyed, KeyedFunctionFactory,
+        KeyedProcess, KeyedProcessFunction, KeyedReduce, MaxOf, MinOf, Number, Running, SumOf, VALUE,
     },
-    record::{Key, Owned, Pair, Record, descriptor_of},
+    record::{Key, Owned, Pair, Record},
+    state::{StateBackend, States},
+    window::{WindowAssigner, WindowedStream},
 };
 
 /// A stream whose records are dealt to subtasks by their key.
@@ -21,7 +26,7 @@ use crate::{
 /// [`DataStream`] that it is.
 pub struct KeyedStream<T: ?Sized, K: ?Sized, S> {
     stream: DataStream<T>,
-    selector: Rc<S>,
+    pub(crate) selector: Rc<S>,
     _key: PhantomData<K>,
 }
 
@@ -49,30 +54,33 @@ where
         Self { stream, selector, _key: PhantomData }
     }
 
-    /// Adds an operator with one value per key.
-    fn keyed_operator<U, V, F>(
+    /// How records are asked for their key.
+    pub(crate) fn selector(&self) -> Rc<S> {
+        Rc::clone(&self.selector)
+    }
+
+    /// Adds an operator with keyed states.
+    pub(crate) fn keyed_operator<U, F>(
         &self,
-        (name, kind, state): (&str, &str, StateKind),
-        make: impl Fn(Rc<S>) -> F + 'static,
+        (name, kind): (&str, &str),
+        states: Vec<StateDeclaration>,
+        make: impl Fn(Rc<S>, &StateBackend) -> F + 'static,
     ) -> DataStream<U>
     where
         U: Record + ?Sized,
-        V: Owned,
         F: Function<T, U>,
     {
         let selector = self.selector.clone();
-        let stream = self.stream.operator(name, kind, move || make(selector.clone()));
-        let mut graph = stream.graph.borrow_mut();
-        let node = graph.node_mut(stream.origins[0].node);
-        node.key_type = Some(descriptor_of::<K>());
-        node.states = vec![value_state::<V>("value", state)];
-        drop(graph);
+        let make = move |states: &StateBackend| make(selector.clone(), states);
+        let stream = self.stream.operator_of(name, kind, Box::new(KeyedFunctionFactory::<T, U, _>::new(make)));
+        self.stream.graph.borrow_mut().set_keyed::<K>(stream.origins[0].node, states);
         stream
     }
 
     fn running<A: Fold<T>>(&self, name: &str, make: impl Fn() -> A + 'static) -> DataStream<Pair<K, A::Output>> {
-        self.keyed_operator::<_, A::State, _>((name, "KeyedAggregate", StateKind::Aggregating), move |selector| {
-            Running::<T, K, S, A>::new(selector, make())
+        let states = vec![state::<A::State>(VALUE, StateKind::Aggregating)];
+        self.keyed_operator((name, "KeyedAggregate"), states, move |selector, states| {
+            Running::<T, K, S, A>::new(selector, make(), states)
         })
     }
 
@@ -84,8 +92,9 @@ where
         F: Fn(T, T) -> T + 'static,
     {
         let function = Rc::new(function);
-        self.keyed_operator::<_, T, _>(("Keyed Reduce", "KeyedReduce", StateKind::Reducing), move |selector| {
-            KeyedReduce::<T, K, S, F>::new(selector, function.clone())
+        let states = vec![state::<T>(VALUE, StateKind::Reducing)];
+        self.keyed_operator(("Keyed Reduce", "KeyedReduce"), states, move |selector, states| {
+            KeyedReduce::<T, K, S, F>::new(selector, function.clone(), states)
         })
     }
 
@@ -131,92 +140,88 @@ where
         self.running("Keyed Aggregate", move || AggregateFold(function.clone()))
     }
 
-    /// Groups the records of each key in one window, which ends with the stream.
-    pub fn window(&self, _assigner: GlobalWindows) -> WindowedStream<T, K, S> {
-        WindowedStream { keyed: self.clone() }
-    }
-}
-
-/// Assigns all records of a key to one window.
-#[derive(Clone, Copy, Debug)]
-pub struct GlobalWindows(());
-
-impl GlobalWindows {
-    /// The window fires once, when event time or the input ends.
-    pub fn end_of_stream() -> Self {
-        Self(())
-    }
-}
-
-/// A keyed stream in windows: one result for each key and window.
-pub struct WindowedStream<T: ?Sized, K: ?Sized, S> {
-    keyed: KeyedStream<T, K, S>,
-}
-
-impl<T, K, S> WindowedStream<T, K, S>
-where
-    T: Record + ?Sized,
-    K: Key + ?Sized,
-    S: KeySelector<T, K>,
-{
-    fn at_end<A: Fold<T>>(&self, name: &str, make: impl Fn() -> A + 'static) -> DataStream<Pair<K, A::Output>> {
-        let name = format!("Window({name})");
-        let of = (name.as_str(), "WindowAggregate", StateKind::Aggregating);
-        self.keyed
-            .keyed_operator::<_, A::State, _>(of, move |selector| AtEnd(Running::<T, K, S, A>::new(selector, make())))
-    }
-
-    /// Reduces the records of each key and window to one.
-    pub fn reduce<F>(&self, function: F) -> DataStream<T>
+    /// Processes the records of each key with state and timers. The closure makes the function
+    /// and its states; see [`States`].
+    pub fn process<F, M>(&self, make: M) -> DataStream<F::Output>
     where
-        T: Owned,
-        F: Fn(T, T) -> T + 'static,
+        F: KeyedProcessFunction<K, T>,
+        M: Fn(&mut States) -> F + 'static,
     {
-        let function = Rc::new(function);
-        let of = ("Window(Reduce)", "WindowReduce", StateKind::Reducing);
-        self.keyed.keyed_operator::<_, T, _>(of, move |selector| {
-            ReduceAtEnd(KeyedReduce::<T, K, S, F>::new(selector, function.clone()))
+        let declared = States::declared_by(&make);
+        self.keyed_operator(("Keyed Process", "KeyedProcess"), declared, move |selector, states| {
+            KeyedProcess::<T, K, S, F>::new(selector, Keyed::make(states, &make))
         })
     }
 
-    /// Counts the records of each key and window.
-    pub fn count(&self) -> DataStream<Pair<K, u64>> {
-        self.at_end("Count", || Count)
-    }
-
-    /// Sums a number of the records of each key and window; see [`KeyedStream::sum`].
-    pub fn sum<N, F>(&self, number: F) -> DataStream<Pair<K, N>>
+    /// This and another stream with keys of the same type: records with one key meet, and share
+    /// state and timers.
+    ///
+    /// ```compile_fail,E0308
+    /// # use engine_sdk::prelude::*;
+    /// fn both(a: DataStream<u64>, b: DataStream<u64>) { a.key_by(|n| *n).connect(&b.key_by(|n| n.to_string())); }
+    /// ```
+    pub fn connect<B, S2>(&self, other: &KeyedStream<B, K, S2>) -> KeyedConnectedStreams<T, B, K, S, S2>
     where
-        N: Number,
-        F: for<'a> Fn(T::Ref<'a>) -> N + 'static,
+        B: Record + ?Sized,
+        S2: KeySelector<B, K>,
     {
-        let number = Rc::new(number);
-        self.at_end("Sum", move || SumOf { number: number.clone(), _sum: PhantomData })
+        KeyedConnectedStreams::new(self.clone(), other.clone())
     }
 
-    /// Finds the least value of the records of each key and window.
-    pub fn min<V, F>(&self, value: F) -> DataStream<Pair<K, V>>
+    /// This stream and another, whose records go to each subtask of the operator that follows.
+    pub fn connect_broadcast<B>(&self, other: &DataStream<B>) -> KeyedBroadcastConnectedStream<T, B, K, S>
     where
-        V: Owned + PartialOrd + Clone,
-        F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
+        B: Record + ?Sized,
     {
-        let value = Rc::new(value);
-        self.at_end("Min", move || MinOf { value: value.clone(), _value: PhantomData })
+        KeyedBroadcastConnectedStream::new(self.clone(), other.broadcast())
     }
 
-    /// Finds the greatest value of the records of each key and window.
-    pub fn max<V, F>(&self, value: F) -> DataStream<Pair<K, V>>
+    /// Makes one record of each record and the state of its key, which the closure may change:
+    /// `None` before it was first set, `None` to remove it.
+    pub fn map_with_state<V, U, F>(&self, function: F) -> DataStream<U>
     where
-        V: Owned + PartialOrd + Clone,
-        F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
+        V: Owned,
+        U: Owned,
+        F: for<'a> Fn(T::View<'a>, &mut Option<V>) -> U + 'static,
     {
-        let value = Rc::new(value);
-        self.at_end("Max", move || MaxOf { value: value.clone(), _value: PhantomData })
+        self.flat_map_with_state(move |record: T::View<'_>, state: &mut Option<V>, out: &mut Collector<U>| {
+            out.collect(function(record, state));
+        })
     }
 
-    /// Aggregates the records of each key and window.
-    pub fn aggregate<A: AggregateFunction<T>>(&self, function: A) -> DataStream<Pair<K, A::Output>> {
+    /// Keeps the records that the predicate holds for, given the state of their key; see
+    /// [`KeyedStream::map_with_state`].
+    pub fn filter_with_state<V, F>(&self, predicate: F) -> DataStream<T>
+    where
+        V: Owned,
+        F: for<'a> Fn(T::Ref<'a>, &mut Option<V>) -> bool + 'static,
+    {
+        self.flat_map_with_state(move |record: T::View<'_>, state: &mut Option<V>, out: &mut Collector<T>| {
+            if predicate(T::peek(&record), state) {
+                out.collect(record);
+            }
+        })
+    }
+
+    /// Makes any number of records of each record and the state of its key; see
+    /// [`KeyedStream::map_with_state`]. An error rejects the record; what was done to the
+    /// state stays.
+    pub fn flat_map_with_state<V, U, F, R>(&self, function: F) -> DataStream<U>
+    where
+        V: Owned,
+        U: Record + ?Sized,
+        F: for<'a> Fn(T::View<'a>, &mut Option<V>, &mut Collector<U>) -> R + 'static,
+        R: Outcome + 'static,
+    {
         let function = Rc::new(function);
-        self.at_end("Aggregate", move || AggregateFold(function.clone()))
+        let declared = vec![state::<V>(VALUE, StateKind::Value)];
+        self.keyed_operator(("Keyed Flat Map", "KeyedFlatMap"), declared, move |selector, states| {
+            FlatMapWithState::<T, K, S, V, F>::new(selector, function.clone(), states)
+        })
+    }
+
+    /// Groups the records of each key in windows, which are evaluated one by one.
+    pub fn window(&self, assigner: impl WindowAssigner<T>) -> WindowedStream<T, K, S> {
+        WindowedStream::new(self, assigner)
     }
 }

@@ -42,13 +42,19 @@ pub mod record;
 mod text;
 mod key;
 mod collector;
+mod state;
 mod operator;
+mod watermark;
 mod source;
 mod sink;
 mod graph;
+mod window;
 mod environment;
 mod data_stream;
 mod keyed_stream;
+mod join;
+mod rank;
+mod connected_streams;
 mod segment;
 mod exports;
 mod current;
@@ -85,17 +91,45 @@ pub use crate::{
     args::Args,
     bindings::engine::plugin::graph::Connector,
     collector::Collector,
+    connected_streams::{
+        BroadcastConnectedStream, ConnectedStreams, KeyedBroadcastConnectedStream, KeyedConnectedStreams,
+    },
     data_stream::{DataStream, OutputTag},
     environment::StreamExecutionEnvironment,
     error::{Error, Outcome, Result},
+    join::{
+        IntervalJoin, IntervalJoinContext, IntervalJoined, JoinEqualTo, JoinWhere, JoinedStreams, RegularJoin,
+        WindowedJoin,
+    },
     key::{KeySelector, KeyWriter},
-    keyed_stream::{GlobalWindows, KeyedStream, WindowedStream},
+    keyed_stream::KeyedStream,
     metrics::{Counter, Gauge, Histogram},
-    operator::{AggregateFunction, Context, Number, RuntimeContext, SourceFunction, SourceStatus},
-    record::{Bytes, Key, Owned, Pair, Record},
+    operator::{
+        AggregateFunction, BroadcastContext, BroadcastProcessFunction, Context, KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext, RuntimeContext,
+        SourceFunction, SourceStatus, TimerService,
+    },
+    rank::{Deduplicate, EventTimeDeduplicate, Keep, TopN},
+    record::{Bytes, Either, Key, Owned, Pair, Record, TaggedUnion},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
-    source::{Compression, FileSource, NexmarkSource, SequenceSource, SocketSource, Source, StdinSource},
+    source::{Compression, FileSource, NexmarkSource, ReadOrder, SequenceSource, SocketSource, Source, StdinSource},
+    state::{
+        AggregatingState, BroadcastState, BroadcastStateWriter, ListState, MapState, ReducingState, StateTtlConfig,
+        States, UpdateType, ValueState,
+    },
     text::{Csv, CsvField, CsvRow, Format, Text},
+    watermark::{
+        AscendingTimestampsWatermarks, BoundedOutOfOrdernessWatermarks, WatermarkGenerator, WatermarkOutput,
+        WatermarkStrategy,
+    },
+    window::{
+        AllWindowedStream, ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger,
+        DeltaEvictor, DeltaTrigger, EventTimeSessionWindows, EventTimeTrigger, Evictor, GlobalWindows, NeverTrigger,
+        ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
+        SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, Trigger, TriggerContext,
+        TriggerResult, TumblingEventTimeWindows, TumblingProcessingTimeWindows, WindowAssigner, WindowContext,
+        WindowElements, WindowStates, WindowedStream,
+    },
 };
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -104,9 +138,15 @@ pub use crate::test_harness::TestHarness;
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AggregateFunction, Args, Collector, Context, DataStream, DiscardSink, FileSink, FileSource, GlobalWindows, Key,
-        KeyWriter, KeyedStream, NexmarkSource, OutputTag, Pair, PrintSink, Record, Result, SequenceSource, SocketSink,
-        SocketSource, SourceFunction, SourceStatus, StdinSource, StreamExecutionEnvironment,
+        AggregateFunction, AggregatingState, Args, BroadcastContext, BroadcastProcessFunction, BroadcastState,
+        Collector, Context, DataStream, DiscardSink, EventTimeSessionWindows, FileSink, FileSource, GlobalWindows,
+        Keep, Key, KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext,
+        KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
+        PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result,
+        RuntimeContext, SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink,
+        SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment,
+        TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,
+        WindowContext, WindowElements, WindowStates,
     };
 }
 

@@ -4,12 +4,14 @@
 use std::{any::Any, collections::HashMap};
 
 use crate::{
-    bindings::exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput},
+    bindings::exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput, TimeDomain},
+    collector::Signal,
     current,
     error::{Error, Result},
     graph::Graph,
     metrics,
     operator::{Batch, ErasedTarget, Head, RuntimeContext, SideOutputs, SourceStatus, Wiring},
+    state::StateBackend,
 };
 
 /// The call has failed; the engine was told why.
@@ -19,6 +21,8 @@ pub(crate) struct Failed;
 /// The operators of a task, from the one that rows enter.
 pub(crate) struct Segment {
     head: Box<dyn Head>,
+    /// Keyed state and timers of the head.
+    states: StateBackend,
 }
 
 impl Segment {
@@ -27,64 +31,94 @@ impl Segment {
     /// # Errors
     /// Returns an error if the context does not fit the graph or a source cannot be opened.
     pub(crate) fn open(graph: &Graph, context: &OperatorContext) -> Result<Self> {
-        let mut builder = Builder { graph, context, node: 0, built: HashMap::new() };
+        let runtime = runtime_context(context);
+        let mut builder = Builder { graph, context, runtime: &runtime, node: 0, built: HashMap::new() };
         let (head, rest) = context.nodes.split_first().ok_or_else(|| Error::new("the segment has no nodes"))?;
         let mut rest = rest.to_vec();
         rest.sort_unstable();
         // Ids are above those of all inputs, so each node is built before the one it stands behind.
         for &node in rest.iter().rev() {
             builder.node = node;
+            current::enter(node);
             let downstream = graph.factory(node)?.downstream(&mut builder)?;
             builder.built.insert(node, downstream);
         }
         builder.node = *head;
         current::enter(*head);
-        let head = graph.factory(*head)?.head(&mut builder, &runtime_context(context))?;
+        let factory = graph.factory(*head)?;
+        let node = graph.node(*head).expect("a node with a factory is in the graph");
+        let states = StateBackend::new(context, runtime.clone(), node);
+        let head = factory.head(&mut builder, &states)?;
         if let Some(node) = builder.built.keys().min() {
             return Err(Error::new(format!("node {node} of the segment stands behind no other")));
         }
         current::leave();
-        Ok(Self { head })
+        Ok(Self { head, states })
     }
 
-    /// Processes a batch.
-    pub(crate) fn process_batch(&mut self, batch: Batch<'_>) -> Result<(), Failed> {
-        self.call(|head| head.process_batch(batch))
+    /// Processes a batch of a zero-based input.
+    pub(crate) fn process_batch(&mut self, input: u32, batch: Batch<'_>) -> Result<(), Failed> {
+        self.call(|head, _| head.process_batch(input, batch))
     }
 
     /// Polls the source that stands first.
     pub(crate) fn poll_source(&mut self, bytes_max: u32) -> Result<SourceStatus, Failed> {
         let mut status = None;
-        self.call(|head| status = head.poll_source(bytes_max))?;
+        self.call(|head, _| status = head.poll_source(bytes_max))?;
         status.ok_or_else(|| {
             current::fail(0, "the first operator of the segment is not a source");
             Failed
         })
     }
 
+    /// Fires timers of the first operator; `time` is the watermark or the processing time.
+    pub(crate) fn fire_timers(&mut self, domain: TimeDomain, time: i64, timers: &[u8]) -> Result<(), Failed> {
+        self.call(|head, states| {
+            if domain == TimeDomain::EventTime {
+                states.timers().set_watermark(time);
+            }
+            head.fire_timers(&states.timers(), domain, timers);
+        })
+    }
+
     /// Passes a watermark through all operators.
     pub(crate) fn process_watermark(&mut self, timestamp: i64) -> Result<(), Failed> {
-        self.call(|head| head.process_watermark(timestamp))
+        self.call(|head, states| {
+            states.timers().set_watermark(timestamp);
+            head.process_watermark(timestamp);
+        })
     }
 
     /// Passes a watermark status through all operators.
     pub(crate) fn process_watermark_status(&mut self, idle: bool) -> Result<(), Failed> {
-        self.call(|head| head.process_watermark_status(idle))
+        self.call(|head, _| head.process_watermark_status(idle))
     }
 
-    /// Ends the input of the first operator.
-    pub(crate) fn end_input(&mut self) -> Result<(), Failed> {
-        self.call(|head| head.end_input())
+    /// Tells the operators that make watermarks what they need to know.
+    pub(crate) fn notify(&mut self, signal: Signal) -> Result<(), Failed> {
+        self.call(|head, _| head.notify(signal))
     }
 
-    fn call(&mut self, f: impl FnOnce(&mut dyn Head)) -> Result<(), Failed> {
-        f(&mut *self.head);
+    /// Lets the host know all state that it does not.
+    pub(crate) fn snapshot(&mut self) -> Result<(), Failed> {
+        self.call(|head, _| head.flush_state())
+    }
+
+    /// Ends a zero-based input of the first operator.
+    pub(crate) fn end_input(&mut self, input: u32) -> Result<(), Failed> {
+        self.call(|head, _| head.end_input_number(input))
+    }
+
+    fn call(&mut self, f: impl FnOnce(&mut dyn Head, &StateBackend)) -> Result<(), Failed> {
+        self.states.begin_call();
+        f(&mut *self.head, &self.states);
         let is_failed = current::interrupted() && !current::settle(None);
         current::leave();
         if is_failed {
             return Err(Failed);
         }
         self.head.flush();
+        self.states.end_call();
         metrics::flush();
         Ok(())
     }
@@ -104,6 +138,7 @@ fn runtime_context(context: &OperatorContext) -> RuntimeContext {
 struct Builder<'g> {
     graph: &'g Graph,
     context: &'g OperatorContext,
+    runtime: &'g RuntimeContext,
     /// The node that is being built.
     node: u32,
     /// Operators that no other one leads to yet.
@@ -115,8 +150,12 @@ impl Wiring for Builder<'_> {
         self.node
     }
 
+    fn runtime(&self) -> &RuntimeContext {
+        self.runtime
+    }
+
     fn targets(&mut self, side_output: Option<&str>) -> Vec<ErasedTarget> {
-        let Self { graph, context, node, built } = self;
+        let Self { graph, context, node, built, .. } = self;
         let chained = graph.edges.iter().filter(|edge| {
             edge.source == *node && edge.side_output.as_deref() == side_output && edge.selector.is_none()
         });

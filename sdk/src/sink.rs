@@ -235,6 +235,12 @@ macro_rules! node_settings {
                 self.set(|node| node.slot_sharing_group = Some(group.to_owned()))
             }
 
+            /// Puts subtask `i` of all operators of this group into one slot; they must have one
+            /// parallelism.
+            pub fn co_location_group(self, group: &str) -> Self {
+                self.set(|node| node.co_location_group = Some(group.to_owned()))
+            }
+
             /// Chains the operator with none before or behind it.
             pub fn disable_chaining(self) -> Self {
                 self.set(|node| node.chaining = $crate::bindings::engine::plugin::graph::ChainingStrategy::Never)
@@ -242,13 +248,14 @@ macro_rules! node_settings {
 
             /// Sets the number of subtasks.
             pub fn set_parallelism(self, parallelism: u32) -> Self {
-                let mut graph = self.graph.borrow_mut();
                 let node: fn(&Self) -> Option<u32> = $node;
-                if let Some(node) = node(&self) {
-                    graph.check_parallelism(node, parallelism);
+                match node(&self) {
+                    Some(node) => {
+                        self.graph.borrow_mut().set_parallelism(node, parallelism);
+                        self
+                    }
+                    None => self.set(|_| {}),
                 }
-                drop(graph);
-                self.set(|node| node.parallelism = Some(parallelism))
             }
         }
     };

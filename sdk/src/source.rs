@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, marker::PhantomData, time::Duration};
 
-use crate::{Connector, record::Record};
+use crate::{Connector, record::Record, watermark::Alignment};
 
 /// A source of the engine.
 ///
@@ -53,6 +53,41 @@ pub enum Compression {
     Gzip,
     /// Zstandard.
     Zstd,
+}
+
+/// In which order the files of a source are read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReadOrder {
+    /// One after the other, in the order of their names: for files that follow one another in
+    /// time, and where time does not matter.
+    InOrder,
+    /// Together, the one that is furthest behind in event time first: for files that cover the
+    /// same time, as those of several servers do. A subtask holds up to 64 files open; further
+    /// ones hold the watermark back until they are opened. Each file is read by one subtask,
+    /// unless there are fewer files than subtasks: then several share a file's chunks.
+    ///
+    /// The default for several files behind which there is a
+    /// [`WatermarkStrategy`](crate::WatermarkStrategy), which must stand in the chain of the
+    /// source: with a shuffle in between, nobody tells the files apart. Results are exact with both orders for
+    /// one file and for files that follow one another.
+    SideBySide,
+}
+
+/// Sets what a source must know of the watermark strategy behind it, unless the program did.
+pub(crate) fn prepare_for_watermarks(connector: &mut Connector, alignment: Option<&Alignment>) {
+    let mut set = |option: &str, value: String| {
+        if connector.options.iter().all(|(known, _)| known != option) {
+            connector.options.push((option.to_owned(), value));
+        }
+    };
+    if connector.name == "file" {
+        set("read-order", "auto".to_owned());
+    }
+    if let Some(Alignment { group, max_drift, update_interval }) = alignment {
+        set("watermark-alignment-group", group.clone());
+        set("watermark-alignment-max-drift", format!("{} ms", max_drift.as_millis()));
+        set("watermark-alignment-update-interval", format!("{} ms", update_interval.as_millis()));
+    }
 }
 
 /// Reads a file, all files of a directory, or the files that match a pattern.
@@ -107,10 +142,24 @@ impl<T: Record + ?Sized> FileSource<T> {
         self.with("rate", rows_per_second)
     }
 
-    /// Goes on looking for new files; the job does not end by itself.
+    /// Goes on looking for new files; the job does not end by itself. A subtask that has got no
+    /// file yet holds the watermark back, unless the strategy has an idleness
+    /// ([`WatermarkStrategy::with_idleness`](crate::WatermarkStrategy::with_idleness)).
     #[must_use]
     pub fn watch(self, interval: Duration) -> Self {
         self.with("watch", true).with("watch-interval", format_args!("{} ms", interval.as_millis()))
+    }
+
+    /// Sets in which order several files are read.
+    #[must_use]
+    pub fn read_order(self, order: ReadOrder) -> Self {
+        self.with(
+            "read-order",
+            match order {
+                ReadOrder::InOrder => "in-order",
+                ReadOrder::SideBySide => "side-by-side",
+            },
+        )
     }
 
     /// Deals plain files in chunks of this size.

@@ -14,11 +14,17 @@ const END_MAX: Duration = Duration::from_secs(15);
 /// Runs the attack, which must fail with `code` and one line that has all of `parts`.
 #[track_caller]
 fn check(at: &str, act: &str, code: i32, parts: &[&str]) -> String {
+    check_with(&[], at, act, code, parts)
+}
+
+/// The same with further settings.
+#[track_caller]
+fn check_with(settings: &[&str], at: &str, act: &str, code: i32, parts: &[&str]) -> String {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let output = directory.path().join("out");
     let plugin = plugin("test_hostile");
     let start = Instant::now();
-    let ended = run(&[&["submit"], &BUDGETS[..], &[text(&plugin), at, act, text(&output)]].concat());
+    let ended = run(&[&["submit"], &BUDGETS[..], settings, &[text(&plugin), at, act, text(&output)]].concat());
     assert!(start.elapsed() < END_MAX, "{at} {act} took {:?}", start.elapsed());
     assert!(is_empty(&output), "{at} {act} left output");
     check_failure(&ended, code, &[parts, &["test_hostile.wasm"]].concat())
@@ -27,8 +33,13 @@ fn check(at: &str, act: &str, code: i32, parts: &[&str]) -> String {
 /// An attack while a row is processed.
 #[track_caller]
 fn check_row(act: &str, parts: &[&str]) {
+    check_row_with(&[], act, parts);
+}
+
+#[track_caller]
+fn check_row_with(settings: &[&str], act: &str, parts: &[&str]) {
     let place = ["operator \"hostile 2\" (subtask 1/1, attempt 0)", "in process-batch", "row 5 of the batch"];
-    check("process-batch", act, 1, &[parts, &place].concat());
+    check_with(settings, "process-batch", act, 1, &[parts, &place].concat());
 }
 
 #[test]
@@ -64,6 +75,38 @@ fn output_is_limited_and_checked() {
     check_row("long-length", &["the row at byte 0 runs past the end of the batch"]);
     check_row("no-output", &["there is no output 7: the segment has 1"]);
     check_row("list-out-of-bounds", &["list pointer/length out of bounds of memory"]);
+}
+
+#[test]
+fn state_and_timers_are_limited_and_checked() {
+    let quotas = ["-D", "state.bytes-max=8mb", "-D", "state.timers.max=1000", "-D", "state.value.bytes-max=2mb"];
+    let value = "state \"value\" of operator \"hostile 2\", key ";
+    let timers = "timers of operator \"hostile 2\", key \"key\": more than 1000 timers";
+    let cases: [(&str, &[&str]); 4] = [
+        ("state-over-quota", &[value, "takes more than 8388608 bytes: raise state.bytes-max"]),
+        ("state-tiny-over-quota", &[value, "takes more than 8388608 bytes: raise state.bytes-max"]),
+        ("timers-many", &[timers, "raise state.timers.max"]),
+        ("state-cut", &["the list of 1 entries ends in the middle of the 1th"]),
+    ];
+    for (act, parts) in cases {
+        check_row_with(&quotas, act, parts);
+    }
+    for act in ["state", "timers"] {
+        check("plan", act, 1, &["in plan", "may not be called in plan"]);
+        check("close", act, 1, &["in close", "may not be called in close"]);
+    }
+}
+
+#[test]
+fn timers_that_wait_at_the_end_fire() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let ended = run(&["submit", text(&plugin("test_hostile")), "process-batch", "timers", text(&output)]);
+    assert!(ended.status.success(), "{}", describe(&ended));
+    // An event-time timer is left; the one by processing time for long ago fired before or was discarded.
+    let rows = sorted_rows(&output);
+    assert_eq!(rows.iter().filter(|row| row.as_slice() == b"row").count(), 10);
+    assert!((1..=2).contains(&rows.iter().filter(|row| row.as_slice() == b"fired").count()), "{rows:?}");
 }
 
 #[test]

@@ -10,4 +10,5 @@ mod row_errors;
 mod restarts;
 mod hostile;
 mod cluster;
+mod event_time;
 mod wire;

@@ -12,6 +12,8 @@ use std::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+pub mod nexmark;
+
 /// The folder of the workspace.
 pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in the workspace").to_owned()

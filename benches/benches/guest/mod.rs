@@ -35,7 +35,24 @@ impl<F: FnMut(u32, &[u8]) + 'static> EmitTarget for Rows<F> {
 }
 
 /// Opens all operators of a program of one segment, which ends in one native sink.
+#[allow(dead_code, reason = "each bench is compiled with this module and uses a part of it")]
 pub fn open<F>(plugin: &str, args: &[&str], rows: F) -> Segment<Rows<F>>
+where
+    F: FnMut(u32, &[u8]) + 'static,
+{
+    open_nodes(plugin, args, 0, rows)
+}
+
+/// Opens the operators behind the first one, which only deals the rows of a source by their key.
+#[allow(dead_code, reason = "each bench is compiled with this module and uses a part of it")]
+pub fn open_keyed<F>(plugin: &str, args: &[&str], rows: F) -> Segment<Rows<F>>
+where
+    F: FnMut(u32, &[u8]) + 'static,
+{
+    open_nodes(plugin, args, 1, rows)
+}
+
+fn open_nodes<F>(plugin: &str, args: &[&str], first: usize, rows: F) -> Segment<Rows<F>>
 where
     F: FnMut(u32, &[u8]) + 'static,
 {
@@ -50,7 +67,8 @@ where
     let limits = SandboxLimits::from_configuration(&configuration);
     let args: Vec<String> = args.iter().copied().map(str::to_owned).collect();
     let graph = compiled.plan(&args, &limits).expect("good arguments");
-    let nodes: Vec<u32> = graph.nodes.iter().filter(|node| node.operator.is_guest()).map(|node| node.id).collect();
+    let guests = graph.nodes.iter().filter(|node| node.operator.is_guest()).map(|node| node.id);
+    let nodes: Vec<u32> = guests.skip(first).collect();
     let exits = graph.edges.iter().filter(|edge| nodes.contains(&edge.source) && !nodes.contains(&edge.target));
     let outputs = exits.map(|edge| SegmentOutput {
         node: edge.source,
@@ -59,14 +77,20 @@ where
         channels: 1,
     });
     let context = SegmentContext {
+        state_cache_bytes: 16 << 20,
         job_name: "bench".to_owned(),
         task_name: plugin.to_owned(),
         subtask_index: 0,
         parallelism: 1,
         max_parallelism: 128,
         attempt: 0,
+        state_cache_bytes: limits.state_cache_bytes as u64,
         outputs: outputs.collect(),
         nodes,
+        operator: plugin.to_owned(),
+        is_keyed: false,
+        states: Vec::new(),
+        state_cache_bytes: limits.state_cache_bytes as u64,
     };
     let replay = Replay { args, graph_digest: graph_digest(&graph) };
     Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), Rows(rows)).expect("it opens")

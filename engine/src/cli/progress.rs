@@ -10,6 +10,7 @@ use super::say;
 use crate::{
     base::clock::Timestamp,
     client::job_snapshot::{JobSnapshot, VertexSnapshot},
+    protocol::job_master::HoldingSubtask,
 };
 
 /// Between two pictures on a terminal.
@@ -202,6 +203,9 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
             bytes_text(vertex.bytes_in),
             bytes_text(vertex.bytes_out)
         ));
+        for line in time_and_state(vertex) {
+            text.push_str(&format!("\n    {line}"));
+        }
     }
     text.push_str(&format!(
         "\n  {} rejected rows, {} restarts",
@@ -213,6 +217,61 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
         text.push_str(&format!(", {count} log lines of the plugin dropped (above sandbox.log.bytes-per-second)"));
     }
     text
+}
+
+/// Lines on the watermarks and the state of a vertex's operators: of those with state
+/// or late records, and of those that have not come to the end of event time.
+fn time_and_state(vertex: &VertexSnapshot) -> Vec<String> {
+    let mut lines = Vec::new();
+    for operator in &vertex.operators {
+        let watermarks = [("in", operator.watermark_in), ("out", operator.watermark_out)];
+        let shown = watermarks.iter().filter_map(|(name, time)| Some(format!("{name} {}", time_text((*time)?))));
+        let shown: Vec<String> = shown.collect();
+        let is_at_end = watermarks.iter().all(|(_, time)| time.is_none_or(|time| time == i64::MAX));
+        let mut parts = Vec::new();
+        if !shown.is_empty() && (!is_at_end || operator.state.is_some()) {
+            parts.push(format!("watermark {}", shown.join(", ")));
+        }
+        if let Some(state) = &operator.state {
+            parts.push(format!("state {} in {} entries", bytes_text(state.bytes), grouped(state.entries)));
+            parts.push(format!("{} timers", grouped(state.timers)));
+            let looks = state.cache_hits.saturating_add(state.cache_misses);
+            if let Some(permille) = u128::from(state.cache_hits).saturating_mul(1000).checked_div(looks.into()) {
+                parts.push(format!("{}.{} % cache hits", permille / 10, permille % 10));
+            }
+        }
+        if let Some(late) = operator.late_records {
+            parts.push(format!("{} late records dropped", grouped(late)));
+        }
+        if !parts.is_empty() {
+            lines.push(format!("{}: {}", shortened(&operator.name), parts.join("; ")));
+        }
+    }
+    if let Some(HoldingSubtask { vertex, subtask_index, watermark }) = &vertex.held_back_by {
+        let time = watermark.map_or_else(|| "no watermark yet".to_owned(), time_text);
+        lines.push(format!("held back by {} (subtask {}): {time}", shortened(vertex), subtask_index + 1));
+    }
+    lines
+}
+
+/// A time in UTC, for example "2026-11-30T04:05:06.789Z", or "end" for the end of event time.
+fn time_text(millis: i64) -> String {
+    if millis == i64::MAX {
+        return "end".to_owned();
+    }
+    let (days, of_day) = (millis.div_euclid(86_400_000), millis.rem_euclid(86_400_000));
+    // Days from 1 March of the year 0, so that a leap day is the last of its year.
+    let days = days + 719_468;
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let of_year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let day_of_year = of_era - (365 * of_year + of_year / 4 - of_year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let year = 400 * era + of_year + i64::from(10 <= month);
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let (seconds, millis) = (of_day / 1000, of_day % 1000);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
 /// The same for scripts.
@@ -246,6 +305,7 @@ pub(crate) fn summary_json(snapshot: &JobSnapshot) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::job_snapshot::{OperatorSnapshot, StateSnapshot};
 
     #[test]
     fn numbers_are_readable() {
@@ -262,6 +322,52 @@ mod tests {
         {
             assert_eq!(duration_text(millis), expected);
         }
+    }
+
+    #[test]
+    fn times_are_readable() {
+        // As `date -u -d @SECONDS` prints them.
+        for (millis, expected) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (951_868_800_000, "2000-03-01T00:00:00.000Z"),
+            (1_735_689_599_001, "2024-12-31T23:59:59.001Z"),
+            (-1, "1969-12-31T23:59:59.999Z"),
+            (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+            (i64::MAX, "end"),
+        ] {
+            assert_eq!(time_text(millis), expected);
+        }
+    }
+
+    #[test]
+    fn time_and_state_are_told_where_there_is_something_to_tell() {
+        let idle = OperatorSnapshot {
+            name: "Map".to_owned(),
+            watermark_in: Some(i64::MAX),
+            watermark_out: Some(i64::MAX),
+            ..OperatorSnapshot::default()
+        };
+        let counting = OperatorSnapshot {
+            name: "Count".to_owned(),
+            watermark_in: Some(5000),
+            watermark_out: Some(4000),
+            late_records: Some(1234),
+            state: Some(StateSnapshot { bytes: 1500, entries: 2000, timers: 7, cache_hits: 996, cache_misses: 4 }),
+        };
+        let holding = HoldingSubtask { vertex: "Source".to_owned(), subtask_index: 2, watermark: Some(4000) };
+        let vertex = VertexSnapshot {
+            operators: vec![idle, counting],
+            held_back_by: Some(holding),
+            ..VertexSnapshot::default()
+        };
+        let expected = [
+            "Count: watermark in 1970-01-01T00:00:05.000Z, out 1970-01-01T00:00:04.000Z; state 1.50 kB in 2,000 \
+             entries; 7 timers; 99.6 % cache hits; 1,234 late records dropped",
+            "held back by Source (subtask 3): 1970-01-01T00:00:04.000Z",
+        ];
+        assert_eq!(time_and_state(&vertex), expected);
     }
 
     #[test]

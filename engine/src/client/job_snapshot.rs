@@ -9,8 +9,14 @@ use crate::{
         status::{ExecutionState, JobStatus},
     },
     protocol::{
-        job_details::{JobDetails, SlotShortage},
-        job_master::FailureCause,
+        job_details::{JobDetails, SlotShortage, VertexDetails},
+        job_master::{
+            FailureCause, HoldingSubtask,
+            operator_metrics::{
+                CURRENT_INPUT_WATERMARK, CURRENT_OUTPUT_WATERMARK, NUM_EVENT_TIME_TIMERS, NUM_LATE_RECORDS_DROPPED,
+                NUM_PROCESSING_TIME_TIMERS, NUM_STATE_ENTRIES, STATE_BYTES, STATE_CACHE_HITS, STATE_CACHE_MISSES,
+            },
+        },
     },
 };
 
@@ -113,6 +119,85 @@ pub struct VertexSnapshot {
     pub rejected_rows: u64,
     /// Log lines of plugins that were above the rate and are lost.
     pub dropped_log_lines: u64,
+    /// Of the subtask whose watermark is least, the one that holds it back.
+    pub held_back_by: Option<HoldingSubtask>,
+    /// In ascending order of their nodes.
+    pub operators: Vec<OperatorSnapshot>,
+}
+
+/// Time and state of one operator, over the subtasks.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct OperatorSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Least watermark over all inputs, milliseconds since the epoch; none if a subtask has none.
+    pub watermark_in: Option<i64>,
+    /// Least watermark that went out; none if a subtask sent none.
+    pub watermark_out: Option<i64>,
+    /// Rows that came after their window had ended; none if the operator does not count them.
+    pub late_records: Option<u64>,
+    /// Keyed state; none if the operator has none.
+    pub state: Option<StateSnapshot>,
+}
+
+/// Keyed state and timers of one operator, summed over the subtasks.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct StateSnapshot {
+    /// Bytes.
+    pub bytes: u64,
+    /// Values, lists and pairs of maps.
+    pub entries: u64,
+    /// Timers that wait.
+    pub timers: u64,
+    /// Entries that the plugin found in its own memory.
+    pub cache_hits: u64,
+    /// Entries that the plugin had to ask for.
+    pub cache_misses: u64,
+}
+
+impl OperatorSnapshot {
+    /// Of each operator of a vertex.
+    pub fn of_vertex(vertex: &VertexDetails) -> Vec<Self> {
+        vertex.operators.iter().map(|(node, name)| Self::of(vertex, *node, name)).collect()
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "they were whole numbers")]
+    fn of(vertex: &VertexDetails, node: u32, name: &str) -> Self {
+        // By subtask, the metric if it is there.
+        let values = |name: &'static str| {
+            vertex.subtasks.iter().map(move |subtask| {
+                let mut metrics = subtask.current.metrics.operators.iter();
+                metrics.find(|metric| metric.node == node && metric.name == name).map(|metric| metric.value)
+            })
+        };
+        let sum = |name| values(name).flatten().map(|value| value as u64).reduce(u64::saturating_add);
+        let least = |name| {
+            let watermarks: Option<Vec<i64>> = values(name).map(|value| value.map(|value| value as i64)).collect();
+            watermarks?.into_iter().min()
+        };
+        let state = sum(STATE_BYTES).map(|bytes| StateSnapshot {
+            bytes,
+            entries: sum(NUM_STATE_ENTRIES).unwrap_or(0),
+            timers: sum(NUM_EVENT_TIME_TIMERS).unwrap_or(0) + sum(NUM_PROCESSING_TIME_TIMERS).unwrap_or(0),
+            cache_hits: sum(STATE_CACHE_HITS).unwrap_or(0),
+            cache_misses: sum(STATE_CACHE_MISSES).unwrap_or(0),
+        });
+        Self {
+            name: name.to_owned(),
+            watermark_in: least(CURRENT_INPUT_WATERMARK),
+            watermark_out: least(CURRENT_OUTPUT_WATERMARK),
+            late_records: sum(NUM_LATE_RECORDS_DROPPED),
+            state,
+        }
+    }
+}
+
+/// What holds back the subtask whose watermark is least.
+pub fn held_back_by(vertex: &VertexDetails) -> Option<HoldingSubtask> {
+    let holding = vertex.subtasks.iter().filter_map(|subtask| subtask.current.metrics.held_back_by.as_ref());
+    holding.min_by_key(|holding| holding.watermark).cloned()
 }
 
 impl JobSnapshot {
@@ -141,6 +226,8 @@ impl JobSnapshot {
             let mut sum = VertexSnapshot {
                 name: vertex.name.clone(),
                 parallelism: vertex.parallelism,
+                held_back_by: held_back_by(vertex),
+                operators: OperatorSnapshot::of_vertex(vertex),
                 ..VertexSnapshot::default()
             };
             for attempt in vertex.subtasks.iter().map(|subtask| &subtask.current) {
@@ -175,8 +262,20 @@ impl JobSnapshot {
         }
     }
 
+    /// Adds the answer to `GET /jobs/:jobid/operators`; nothing if a field is missing.
+    pub(crate) fn add_operators(&mut self, answer: &Value) -> Option<()> {
+        for vertex in answer.get("vertices")?.as_array()? {
+            let id: JobVertexId = vertex.get("id")?.as_str()?.parse().ok()?;
+            if let Some((_, known)) = self.vertices.iter_mut().find(|(known, _)| *known == id) {
+                known.held_back_by = serde_json::from_value(vertex.get("held-back-by")?.clone()).ok()?;
+                known.operators = serde_json::from_value(vertex.get("operators")?.clone()).ok()?;
+            }
+        }
+        Some(())
+    }
+
     /// Reads the answer to `GET /jobs/:jobid`; nothing if a field is missing.
-    /// Restarts, missing slots, rejected rows, dropped log lines and the failure stand in other answers.
+    /// Restarts, missing slots, rejected rows, dropped log lines, operators and the failure stand in other answers.
     pub(crate) fn from_rest(answer: &Value) -> Option<Self> {
         let vertices = answer.get("vertices")?.as_array()?.iter().map(|vertex| {
             let metrics = vertex.get("metrics")?;
@@ -196,6 +295,8 @@ impl JobSnapshot {
                 idle_ms: count("accumulated-idle-time")?,
                 busy_ms: count("accumulated-busy-time")?,
                 rejected_rows: 0,
+                held_back_by: None,
+                operators: Vec::new(),
                 dropped_log_lines: 0,
             };
             Some((vertex.get("id")?.as_str()?.parse().ok()?, snapshot))

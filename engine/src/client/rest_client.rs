@@ -235,6 +235,9 @@ impl RestClient {
         let detail = self.get(&format!("/jobs/{job}"))?;
         let mut snapshot = JobSnapshot::from_rest(&detail)
             .ok_or_else(|| self.unexpected("fields of the job are missing".to_owned()))?;
+        snapshot
+            .add_operators(&self.get(&format!("/jobs/{job}/operators"))?)
+            .ok_or_else(|| self.unexpected("fields of the operators are missing".to_owned()))?;
         let metrics = self.get(&format!("/jobs/{job}/metrics?get=numRestarts,numSlotsAwaited,numSlotsAvailable"))?;
         let value = |name: &str| {
             let metrics = metrics.as_array().into_iter().flatten();

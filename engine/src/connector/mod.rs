@@ -14,6 +14,7 @@
 //! |            | `watch`                   | `true`: look for new files for ever; default `false`     |
 //! |            | `watch-interval`          | pause between two looks, default `1 s`                   |
 //! |            | `chunk-bytes`             | at most `8 MiB`; default: by the size of the file        |
+//! |            | `read-order`              | `in-order` (default): one file after the other; `side-by-side`: together, the one furthest behind in event time first; `auto`: side by side if there are several |
 //! | `socket`   | `address`                 | `host:port` to connect to; read by one subtask           |
 //! | `stdin`    |                           | standard input; read by one subtask                      |
 //! | these      | `format`                  | `lines` (default), `json` (lines of JSON), `csv`         |
@@ -25,6 +26,9 @@
 //! |            | `first-rate`, `next-rate` | events per second of event time, default 1000            |
 //! |            | `out-of-order-group-size` | events that are mixed, default 1                         |
 //! | all        | `rate`                    | rows per second of all subtasks together                 |
+//! |            | `watermark-alignment-group` | sources of one group wait for each other in event time |
+//! |            | `watermark-alignment-max-drift` | how far its watermark may be above the group's least |
+//! |            | `watermark-alignment-update-interval` | time between two reports, default `1 s`        |
 //!
 //! Options of the sinks:
 //!
@@ -40,6 +44,7 @@
 //! break within is refused, by the policy `execution.row-errors.policy`. `print` writes it as it is.
 
 mod options;
+mod alignment;
 mod rate_limiter;
 mod line_blocks;
 mod record_decoder;
@@ -62,10 +67,16 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use alignment::AlignmentOptions;
 pub use file::HiddenLeftovers;
 
 use crate::{
-    base::{clock::Clock, config::nearest, ids::JobId, stream_element::RecordBatch},
+    base::{
+        clock::{Clock, Timestamp},
+        config::nearest,
+        ids::JobId,
+        stream_element::RecordBatch,
+    },
     graph::stream_graph::ConnectorSpec,
 };
 
@@ -99,14 +110,16 @@ const SOURCES: [&str; 5] = ["file", "socket", "stdin", "sequence", "nexmark"];
 
 impl SourceConnector {
     fn parse(spec: &ConnectorSpec) -> Result<Self, ConnectorError> {
-        match spec.name.as_str() {
+        let connector = match spec.name.as_str() {
             "file" => file::FileSourceOptions::parse(spec).map(Self::File),
             "socket" => stream::StreamOptions::parse_socket(spec).map(Self::Stream),
             "stdin" => stream::StreamOptions::parse_stdin(spec).map(Self::Stream),
             "sequence" => sequence::SequenceOptions::parse(spec).map(Self::Sequence),
             "nexmark" => nexmark::NexmarkOptions::parse(spec).map(Self::Nexmark),
             name => Err(unknown(Role::Source, name, &SOURCES)),
-        }
+        };
+        AlignmentOptions::parse(spec)?;
+        connector
     }
 
     fn check_record_type(&self, spec: &ConnectorSpec, record_type: &str) -> Result<(), ConnectorError> {
@@ -343,6 +356,16 @@ pub enum ReaderOutput {
     End,
 }
 
+/// A reader that holds several splits together goes from one to another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SplitChange {
+    /// The rows of the following batches come from this split. One that was not named
+    /// before begins: it takes part in the watermark from here on, also without rows.
+    Begin(u32),
+    /// The split was read to its end.
+    End(u32),
+}
+
 /// Reads the splits of one subtask; lives on the task's thread.
 pub trait SourceReader {
     /// Begins a split. Called when [`ReaderOutput::NeedSplit`] was answered.
@@ -357,6 +380,15 @@ pub trait SourceReader {
     /// Returns an error if reading or decoding fails. Rows that do not fit are
     /// handed to [`ReaderContext::rejected`] first.
     fn poll(&mut self, max_bytes: usize) -> Result<ReaderOutput, ConnectorError>;
+
+    /// Takes what changed since the last time, which holds before the rows of the last batch. A
+    /// reader that reads one split after the other, in the order of event time, names none.
+    fn take_split_changes(&mut self) -> Vec<SplitChange> {
+        Vec::new()
+    }
+
+    /// Takes the highest event time that was seen in a split.
+    fn report_split_time(&mut self, _split: u32, _time: Timestamp) {}
 
     /// Where reading stands, for messages: "input.log line 17" or "sequence at 5".
     fn position(&self) -> String;

@@ -334,42 +334,64 @@ impl RecordDecoder {
                 Ok(RecordBatch { kind: BatchKind::Rows, count, data: data.into() })
             }
             Kind::Json(reader, undecoded) => {
-                let mut read = |line: &str, _is_header: bool, data: &mut Vec<u8>| {
-                    if line.bytes().all(|byte| byte.is_ascii_whitespace()) {
-                        return Ok(Decoded::Nothing);
-                    }
-                    reader.read(line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
-                };
                 let limits = Limits { rows_max, bytes_max, row_bytes_max };
                 let mut progress =
                     Progress { lines: &mut self.lines, gaps: &mut self.gaps, header_expected: &mut false };
-                decode_text(undecoded, &mut progress, limits, refuse, &mut read)
+                decode_text(undecoded, &mut progress, limits, refuse, &mut **reader)
             }
             Kind::Csv(reader, undecoded) => {
-                let mut read = |line: &str, is_header: bool, data: &mut Vec<u8>| {
-                    if is_header {
-                        return set_header(reader, line.as_bytes()).map(|()| Decoded::Nothing);
-                    }
-                    let line = line.strip_suffix('\r').unwrap_or(line);
-                    if line.bytes().all(|byte| byte == b' ') {
-                        return Ok(Decoded::Nothing);
-                    }
-                    reader.read(line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
-                };
                 let limits = Limits { rows_max, bytes_max, row_bytes_max };
                 let mut progress = Progress {
                     lines: &mut self.lines,
                     gaps: &mut self.gaps,
                     header_expected: &mut self.header_expected,
                 };
-                decode_text(undecoded, &mut progress, limits, refuse, &mut read)
+                decode_text(undecoded, &mut progress, limits, refuse, &mut **reader)
             }
         }
     }
 }
 
-/// Reads a line, of which is said whether it is the header, and appends its payload.
-type ReadLine<'a> = dyn FnMut(&str, bool, &mut Vec<u8>) -> Result<Decoded, String> + 'a;
+/// Reads lines of one format.
+trait LineReader {
+    /// Appends the payload of the first line of a text and returns the line's length, if that
+    /// can be had without searching for the line's end.
+    fn read_first_line(&mut self, text: &str, data: &mut Vec<u8>) -> Option<usize>;
+
+    /// Reads a line, of which is said whether it is the header, and appends its payload.
+    fn read(&mut self, line: &str, is_header: bool, data: &mut Vec<u8>) -> Result<Decoded, String>;
+}
+
+impl LineReader for JsonReader {
+    #[inline]
+    fn read_first_line(&mut self, text: &str, data: &mut Vec<u8>) -> Option<usize> {
+        JsonReader::read_first_line(self, text, data)
+    }
+
+    fn read(&mut self, line: &str, _is_header: bool, data: &mut Vec<u8>) -> Result<Decoded, String> {
+        if line.bytes().all(|byte| byte.is_ascii_whitespace()) {
+            return Ok(Decoded::Nothing);
+        }
+        JsonReader::read(self, line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
+    }
+}
+
+impl LineReader for CsvReader {
+    fn read_first_line(&mut self, _text: &str, _data: &mut Vec<u8>) -> Option<usize> {
+        None
+    }
+
+    fn read(&mut self, line: &str, is_header: bool, data: &mut Vec<u8>) -> Result<Decoded, String> {
+        if is_header {
+            return set_header(self, line.as_bytes()).map(|()| Decoded::Nothing);
+        }
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        if line.bytes().all(|byte| byte == b' ') {
+            return Ok(Decoded::Nothing);
+        }
+        CsvReader::read(self, line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
+    }
+}
 
 /// How much is decoded at a time.
 #[derive(Clone, Copy)]
@@ -399,39 +421,45 @@ fn decode_text(
     progress: &mut Progress<'_>,
     limits: Limits,
     refuse: &mut Refuse<'_>,
-    read: &mut ReadLine<'_>,
+    reader: &mut impl LineReader,
 ) -> Result<RecordBatch, ConnectorError> {
     let wanted = limits.bytes_max.saturating_add(LAST_ROW_BYTES);
     let mut data = Vec::with_capacity(wanted.min(undecoded.text.len() - undecoded.at));
     let mut count: u32 = 0;
-    let start = undecoded.at;
-    for line_end in memchr::memchr_iter(b'\n', &undecoded.text.as_bytes()[start..]) {
-        if limits.rows_max <= u64::from(count) || limits.bytes_max <= data.len() {
-            break;
-        }
-        let line_start = undecoded.at;
-        let line = &undecoded.text[line_start..start + line_end];
-        undecoded.at = start + line_end + 1;
+    let is_too_long = |data: &[u8], row_start: usize| limits.row_bytes_max < data.len() - row_start - HEADER_BYTES;
+    while u64::from(count) < limits.rows_max && data.len() < limits.bytes_max {
+        let text = &undecoded.text[undecoded.at..];
         let row_start = data.len();
+        let mut first_line = None;
+        row::append_with(&mut data, 0, NO_TIMESTAMP, |data| first_line = reader.read_first_line(text, data));
+        if let Some(length) = first_line
+            && !is_too_long(&data, row_start)
+        {
+            undecoded.at += length + 1;
+            *progress.lines += 1;
+            count += 1;
+            continue;
+        }
+        data.truncate(row_start);
+        let Some(length) = memchr::memchr(b'\n', text.as_bytes()) else { break };
+        let line = &text[..length];
+        let offset = undecoded.offset + undecoded.at as u64;
+        undecoded.at += length + 1;
         let is_header = mem::take(progress.header_expected);
         let mut decoded = Ok(Decoded::Nothing);
-        row::append_with(&mut data, 0, NO_TIMESTAMP, |data| decoded = read(line, is_header, data));
-        if decoded == Ok(Decoded::Row) && limits.row_bytes_max < data.len() - row_start - HEADER_BYTES {
+        row::append_with(&mut data, 0, NO_TIMESTAMP, |data| decoded = reader.read(line, is_header, data));
+        if decoded == Ok(Decoded::Row) && is_too_long(&data, row_start) {
             decoded = Err(too_long("row", limits.row_bytes_max));
         }
-        match decoded {
-            Ok(Decoded::Row) => count += 1,
-            Ok(Decoded::Nothing) => {
-                data.truncate(row_start);
-                progress.gaps.push(count);
-            }
-            Err(message) => {
-                data.truncate(row_start);
-                progress.gaps.push(count);
-                let offset = undecoded.offset + line_start as u64;
-                let line = line.as_bytes();
-                refuse(Refused { offset, lines_before: *progress.lines, message: &message, payload: line, is_header })?;
-            }
+        if let Ok(Decoded::Row) = decoded {
+            count += 1;
+        } else {
+            data.truncate(row_start);
+            progress.gaps.push(count);
+        }
+        if let Err(message) = decoded {
+            let (lines_before, payload) = (*progress.lines, line.as_bytes());
+            refuse(Refused { offset, lines_before, message: &message, payload, is_header })?;
         }
         *progress.lines += 1;
     }

@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    base::ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
+    base::{
+        clock::Timestamp,
+        ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
+    },
     connector::{Committable, SplitAssignment},
 };
 
@@ -65,6 +68,8 @@ pub struct TaskMetrics {
     pub cpu_ns: u64,
     /// Watermark over all inputs, milliseconds since the epoch.
     pub input_watermark: Option<i64>,
+    /// The subtask that holds the watermark back, if other inputs are ahead of it.
+    pub held_back_by: Option<HoldingSubtask>,
     /// Rows that were refused and skipped or put aside.
     pub rejected_rows: u64,
     /// Bytes of guest memory.
@@ -73,6 +78,42 @@ pub struct TaskMetrics {
     pub log_lines_dropped: u64,
     /// Further metrics by operator name and metric name, the guests' among them.
     pub operators: Vec<OperatorMetric>,
+}
+
+/// A subtask whose watermark is behind those of others.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct HoldingSubtask {
+    /// Name of its vertex.
+    pub vertex: String,
+    /// Zero-based.
+    pub subtask_index: u32,
+    /// Its watermark, milliseconds since the epoch; none before the first.
+    pub watermark: Option<i64>,
+}
+
+/// Names of operators' metrics that clients look for.
+pub mod operator_metrics {
+    /// Flink's: watermark over all inputs.
+    pub const CURRENT_INPUT_WATERMARK: &str = "currentInputWatermark";
+    /// Flink's: last watermark that went out.
+    pub const CURRENT_OUTPUT_WATERMARK: &str = "currentOutputWatermark";
+    /// Flink's: rows that came after their window had ended. Counted by the plugin.
+    pub const NUM_LATE_RECORDS_DROPPED: &str = "numLateRecordsDropped";
+    /// Bytes of keyed state.
+    pub const STATE_BYTES: &str = "stateBytes";
+    /// Values, lists and pairs of maps.
+    pub const NUM_STATE_ENTRIES: &str = "numStateEntries";
+    /// Bytes of the key group that has most state.
+    pub const MAX_KEY_GROUP_STATE_BYTES: &str = "maxKeyGroupStateBytes";
+    /// Event-time timers that wait.
+    pub const NUM_EVENT_TIME_TIMERS: &str = "numEventTimeTimers";
+    /// Processing-time timers that wait.
+    pub const NUM_PROCESSING_TIME_TIMERS: &str = "numProcessingTimeTimers";
+    /// Entries of keyed state that the plugin found in its own memory. Counted by the plugin.
+    pub const STATE_CACHE_HITS: &str = "stateCacheHits";
+    /// Entries of keyed state that the plugin had to ask for. Counted by the plugin.
+    pub const STATE_CACHE_MISSES: &str = "stateCacheMisses";
 }
 
 /// A metric of one operator.
@@ -122,6 +163,30 @@ pub struct SplitAnswer {
     pub assignment: SplitAssignment,
 }
 
+/// A source that waits for others reports how far it is in event time; answered by
+/// [`super::task_executor::TaskExecutorMessage::AlignWatermark`].
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct WatermarkReport {
+    /// The attempt of the task.
+    pub attempt: ExecutionAttemptId,
+    /// Node id of the source.
+    pub node: u32,
+    /// Its watermark; [`Timestamp::MIN`] before the first, [`Timestamp::MAX`] if it is idle or
+    /// at its end.
+    pub watermark: Timestamp,
+}
+
+/// Answer to [`WatermarkReport`].
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct MaxAllowedWatermark {
+    /// The attempt of the task.
+    pub attempt: ExecutionAttemptId,
+    /// Node id of the source.
+    pub node: u32,
+    /// The source pauses while its watermark is above.
+    pub watermark: Timestamp,
+}
+
 /// A slot that a TaskExecutor offers.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SlotOffer {
@@ -163,6 +228,8 @@ pub enum JobMasterMessage {
     TaskRefused(ExecutionAttemptId, String),
     /// A reader asks for a split.
     RequestSplit(SplitRequest),
+    /// A source that waits for others says how far it is.
+    ReportWatermark(WatermarkReport),
     /// A TaskExecutor lives.
     TaskExecutorHeartbeat(TaskExecutorHeartbeat),
     /// A TaskExecutor goes, or lost its slots.

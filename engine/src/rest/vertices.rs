@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     base::{ids::JobVertexId, status::ExecutionState},
+    client::job_snapshot::{OperatorSnapshot, held_back_by},
     protocol::{
         job_details::{AttemptDetails, SubtaskDetails, VertexDetails},
         job_master::TaskMetrics,
@@ -136,6 +137,16 @@ pub(crate) fn in_job(vertex: &VertexDetails, now: i64) -> Value {
         "duration": duration(start, end, now),
         "tasks": count_states(current(vertex)),
         "metrics": io_metrics(current(vertex)),
+    })
+}
+
+/// Time and state of a vertex's operators.
+pub(crate) fn operators(vertex: &VertexDetails) -> Value {
+    json!({
+        "id": vertex.id,
+        "name": vertex.name,
+        "held-back-by": held_back_by(vertex),
+        "operators": OperatorSnapshot::of_vertex(vertex),
     })
 }
 

@@ -5,7 +5,7 @@
 
 use wasmtime::component::{ComponentType, Lift, Lower};
 
-use super::{LogLevel, SegmentContext, SourceStatus, TimeDomain, metrics::MetricKind};
+use super::{LogLevel, SegmentContext, SourceStatus, metrics::MetricKind};
 use crate::{
     base::stream_element::BatchKind,
     connector::Verdict,
@@ -13,6 +13,7 @@ use crate::{
         self, ChainingStrategy, ConnectorSpec, Operator, Partitioner, StateDeclaration, StateKind, StreamEdge,
         StreamGraph, StreamNode,
     },
+    state::TimeDomain,
 };
 
 /// The text of the contract, by which plugins are checked.

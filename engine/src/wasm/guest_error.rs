@@ -81,6 +81,11 @@ impl EntryPoint {
             | Self::EndInput => true,
         }
     }
+
+    /// True if keyed state, timers and the time may be used.
+    pub(crate) fn may_use_state(self) -> bool {
+        matches!(self, Self::Open) || self.may_emit()
+    }
 }
 
 /// Why a guest failed: machine-readable, each with a stable code.
@@ -108,6 +113,14 @@ pub enum GuestFailure {
     IllegalState,
     /// The replayed graph differs from the submitted one.
     GraphMismatch,
+    /// State or timers of a key that belongs to another subtask.
+    WrongKeyGroup,
+    /// Keyed state takes too many bytes.
+    StateLimit,
+    /// A value of keyed state is too long.
+    StateValueLimit,
+    /// Too many timers wait.
+    TimerLimit,
 }
 
 impl GuestFailure {
@@ -125,6 +138,10 @@ impl GuestFailure {
             Self::BadBatch => "bad-batch",
             Self::IllegalState => "illegal-state",
             Self::GraphMismatch => "graph-mismatch",
+            Self::WrongKeyGroup => "wrong-key-group",
+            Self::StateLimit => "state-limit",
+            Self::StateValueLimit => "state-value-limit",
+            Self::TimerLimit => "timer-limit",
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::{
         stream_element::WatermarkStatus,
     },
     connector::Verdict,
+    state::{KeyedState, StateError, StateFailure},
 };
 
 /// An [`EmitTarget`] of a type that is forgotten here and known again by its segment.
@@ -55,6 +56,10 @@ pub(crate) struct Host {
     limits: SandboxLimits,
     cancel: CancelFlag,
     clock: Clock,
+    /// Processing time of the running call, if it asked for it.
+    now: Option<Timestamp>,
+    /// There once the operators are opened; taken out while it reads guest memory.
+    state: Option<Box<KeyedState>>,
     log_rate: LogRate,
     outputs: u32,
     entry_point: EntryPoint,
@@ -92,6 +97,8 @@ impl Host {
             limits,
             cancel,
             clock,
+            now: None,
+            state: None,
             outputs,
             entry_point: EntryPoint::Instantiate,
             cpu_budget: Duration::ZERO,
@@ -108,6 +115,20 @@ impl Host {
 
     pub(crate) fn target_mut(&mut self) -> &mut dyn AnyTarget {
         self.target.as_deref_mut().expect(TARGET_IS_BACK)
+    }
+
+    /// Gives the operators their state, before they are opened.
+    pub(crate) fn set_state(&mut self, state: KeyedState) {
+        self.state = Some(Box::new(state));
+    }
+
+    /// State of the operators; none before they are opened.
+    pub(crate) fn state(&self) -> Option<&KeyedState> {
+        self.state.as_deref()
+    }
+
+    pub(crate) fn state_mut(&mut self) -> Option<&mut KeyedState> {
+        self.state.as_deref_mut()
     }
 
     /// Gives the call a budget and output limits of its own.
@@ -131,6 +152,7 @@ impl Host {
             | EntryPoint::Close => self.limits.call_cpu_time,
         };
         self.cpu_base = None;
+        self.now = None;
         self.emitted_bytes = 0;
         self.emitted_rows = 0;
         self.limiter.begin_call();
@@ -184,6 +206,19 @@ impl Host {
         }
         let message = format!("nothing may be emitted in {}", self.entry_point.name());
         Err(HostTrap::new(GuestFailure::IllegalState, message))
+    }
+
+    fn check_may_use_state(&self, import: &str) -> Result<(), HostTrap> {
+        if self.entry_point.may_use_state() {
+            return Ok(());
+        }
+        let message = format!("{import} may not be called in {}", self.entry_point.name());
+        Err(HostTrap::new(GuestFailure::IllegalState, message))
+    }
+
+    /// Processing time, the same throughout a call.
+    fn now(&mut self) -> Timestamp {
+        *self.now.get_or_insert_with(|| self.clock.now())
     }
 
     fn check_output(&self, output: u32) -> Result<(), HostTrap> {
@@ -387,30 +422,83 @@ fn not_provided(name: &str) -> wasmtime::Error {
     HostTrap::new(GuestFailure::IllegalState, format!("{name} is not provided by this version of the engine")).into()
 }
 
+impl From<StateError> for HostTrap {
+    fn from(StateError { failure, message }: StateError) -> Self {
+        let failure = match failure {
+            StateFailure::BadList => GuestFailure::BadBatch,
+            StateFailure::NotKeyed => GuestFailure::IllegalState,
+            StateFailure::WrongKeyGroup => GuestFailure::WrongKeyGroup,
+            StateFailure::StateLimit => GuestFailure::StateLimit,
+            StateFailure::ValueLimit => GuestFailure::StateValueLimit,
+            StateFailure::TimerLimit => GuestFailure::TimerLimit,
+            StateFailure::ResultLimit => GuestFailure::MemoryLimit,
+            StateFailure::Stopped => GuestFailure::Canceled,
+        };
+        Self::new(failure, message)
+    }
+}
+
+/// Lets the state look into guest memory.
+#[inline]
+fn with_state<R>(
+    store: &mut Caller<'_>,
+    import: &str,
+    call: impl FnOnce(&mut KeyedState, &Caller<'_>, Timestamp, &dyn Fn() -> bool) -> Result<R, StateError>,
+) -> wasmtime::Result<R> {
+    let host = store.data_mut();
+    host.check_may_use_state(import)?;
+    let now = host.now();
+    let cancel = host.cancel.clone();
+    let mut state = host.state.take().expect("the operators have a state once they are opened");
+    let result = call(&mut state, store, now, &|| !cancel.is_canceled());
+    store.data_mut().state = Some(state);
+    result.map_err(|error| HostTrap::from(error).into())
+}
+
 type Bytes = WasmList<u8>;
+type ManyOf = (u32, u32, Bytes);
 
 fn add_keyed_state(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
-    instance.func_wrap("get-many", |_: Caller<'_>, _: (u32, u32, Bytes)| -> wasmtime::Result<(Vec<u8>,)> {
-        Err(not_provided("keyed-state.get-many"))
+    instance.func_wrap("get-many", |mut store: Caller<'_>, (state, count, entries): ManyOf| {
+        let values = with_state(&mut store, "keyed-state.get-many", |keyed, store, now, go_on| {
+            keyed.get_many(state, count, entries.as_le_slice(store), now, go_on)
+        })?;
+        Ok((values,))
     })?;
-    instance.func_wrap("put-many", |_: Caller<'_>, _: (u32, u32, Bytes)| -> wasmtime::Result<()> {
-        Err(not_provided("keyed-state.put-many"))
+    instance.func_wrap("put-many", |mut store: Caller<'_>, (state, count, entries): ManyOf| {
+        with_state(&mut store, "keyed-state.put-many", |keyed, store, now, go_on| {
+            keyed.put_many(state, count, entries.as_le_slice(store), now, go_on)
+        })
+    })?;
+    instance.func_wrap("append-many", |mut store: Caller<'_>, (state, count, entries): ManyOf| {
+        with_state(&mut store, "keyed-state.append-many", |keyed, store, now, go_on| {
+            keyed.append_many(state, count, entries.as_le_slice(store), now, go_on)
+        })
+    })?;
+    instance.func_wrap("clear-many", |mut store: Caller<'_>, (state, count, entries): ManyOf| {
+        with_state(&mut store, "keyed-state.clear-many", |keyed, store, _, go_on| {
+            keyed.clear_many(state, count, entries.as_le_slice(store), go_on)
+        })
     })?;
     instance.func_wrap(
-        "scan-map",
-        |_: Caller<'_>, _: (u32, Bytes, Option<Bytes>, u32)| -> wasmtime::Result<(Vec<u8>,)> {
-            Err(not_provided("keyed-state.scan-map"))
+        "load-maps",
+        |mut store: Caller<'_>, (state, count, entries, max_bytes): (u32, u32, Bytes, u32)| {
+            let maps = with_state(&mut store, "keyed-state.load-maps", |keyed, store, now, go_on| {
+                keyed.load_maps(state, count, entries.as_le_slice(store), max_bytes, now, go_on)
+            })?;
+            Ok((maps,))
         },
     )?;
-    instance.func_wrap("append-many", |_: Caller<'_>, _: (u32, u32, Bytes)| -> wasmtime::Result<()> {
-        Err(not_provided("keyed-state.append-many"))
-    })?;
-    instance.func_wrap("clear-many", |_: Caller<'_>, _: (u32, u32, Bytes)| -> wasmtime::Result<()> {
-        Err(not_provided("keyed-state.clear-many"))
-    })?;
-    instance.func_wrap("load-maps", |_: Caller<'_>, _: (u32, u32, Bytes, u32)| -> wasmtime::Result<(Vec<u8>,)> {
-        Err(not_provided("keyed-state.load-maps"))
-    })
+    instance.func_wrap(
+        "scan-map",
+        |mut store: Caller<'_>, (state, entry, after, max_bytes): (u32, Bytes, Option<Bytes>, u32)| {
+            let pairs = with_state(&mut store, "keyed-state.scan-map", |keyed, store, now, _| {
+                let after = after.as_ref().map(|after| after.as_le_slice(store));
+                keyed.scan_map(state, entry.as_le_slice(store), after, max_bytes, now)
+            })?;
+            Ok((pairs,))
+        },
+    )
 }
 
 fn add_operator_state(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
@@ -423,14 +511,20 @@ fn add_operator_state(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Resu
 }
 
 fn add_timers(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
-    instance.func_wrap("register-many", |_: Caller<'_>, _: (u32, Bytes)| -> wasmtime::Result<()> {
-        Err(not_provided("timers.register-many"))
+    instance.func_wrap("register-many", |mut store: Caller<'_>, (count, timers): (u32, Bytes)| {
+        with_state(&mut store, "timers.register-many", |keyed, store, _, go_on| {
+            keyed.register_timers(count, timers.as_le_slice(store), go_on)
+        })
     })?;
-    instance.func_wrap("delete-many", |_: Caller<'_>, _: (u32, Bytes)| -> wasmtime::Result<()> {
-        Err(not_provided("timers.delete-many"))
+    instance.func_wrap("delete-many", |mut store: Caller<'_>, (count, timers): (u32, Bytes)| {
+        with_state(&mut store, "timers.delete-many", |keyed, store, _, go_on| {
+            keyed.delete_timers(count, timers.as_le_slice(store), go_on)
+        })
     })?;
-    instance.func_wrap("processing-time", |_: Caller<'_>, (): ()| -> wasmtime::Result<(i64,)> {
-        Err(not_provided("timers.processing-time"))
+    instance.func_wrap("processing-time", |mut store: Caller<'_>, (): ()| {
+        let host = store.data_mut();
+        host.check_may_use_state("timers.processing-time")?;
+        Ok((host.now().0,))
     })
 }
 

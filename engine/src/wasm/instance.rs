@@ -138,7 +138,8 @@ impl Instance {
                 backtrace: Vec::new(),
             });
         }
-        let hostcall_bytes = limits.emit_bytes_max.saturating_add(HOSTCALL_BYTES_EXTRA);
+        // A list of state entries may be as long as the guest's memory.
+        let hostcall_bytes = limits.emit_bytes_max.max(limits.memory_bytes_max).saturating_add(HOSTCALL_BYTES_EXTRA);
         let mut store = Store::new(template.pre.engine(), host);
         store.set_hostcall_fuel(hostcall_bytes);
         store.limiter(|host| &mut host.limiter);

@@ -41,6 +41,12 @@ pub struct SandboxLimits {
     pub metrics_max: usize,
     /// Bytes of keyed state that the guest may keep in its own memory, about.
     pub state_cache_bytes: usize,
+    /// Bytes of keyed state and timers of a task.
+    pub state_bytes_max: u64,
+    /// Bytes of a value of keyed state.
+    pub state_value_bytes_max: usize,
+    /// Number of timers of a task.
+    pub state_timers_max: u64,
 }
 
 impl SandboxLimits {
@@ -60,6 +66,9 @@ impl SandboxLimits {
             log_bytes_per_second: configuration.get(&options::LOG_BYTES_PER_SECOND).0,
             metrics_max: usize::try_from(configuration.get(&options::METRICS_MAX)).unwrap_or(usize::MAX),
             state_cache_bytes: bytes(configuration.get(&options::STATE_CACHE_BYTES)),
+            state_bytes_max: configuration.get(&options::STATE_BYTES_MAX).0,
+            state_value_bytes_max: bytes(configuration.get(&options::STATE_VALUE_BYTES_MAX)),
+            state_timers_max: configuration.get(&options::STATE_TIMERS_MAX),
         }
     }
 }
@@ -166,6 +175,9 @@ mod tests {
         assert_eq!(limits.table_elements_max, 20_000);
         assert_eq!(limits.emit_rows_max, 1_000_000);
         assert_eq!(limits.log_line_bytes, 1024);
+        assert_eq!(limits.state_bytes_max, 4 << 30);
+        assert_eq!(limits.state_value_bytes_max, 16 << 20);
+        assert_eq!(limits.state_timers_max, 50_000_000);
     }
 
     #[test]

@@ -31,7 +31,10 @@ pub use self::{
     segment::Segment,
     structure::Counted,
 };
-use crate::base::{clock::Timestamp, ids::GraphDigest, stream_element::WatermarkStatus};
+use crate::{
+    base::{clock::Timestamp, ids::GraphDigest, stream_element::WatermarkStatus},
+    state::StateDescriptor,
+};
 
 /// Receives what a segment emits, while the guest runs. Never waits.
 pub trait EmitTarget: 'static {
@@ -125,6 +128,12 @@ pub struct SegmentContext {
     pub attempt: u32,
     /// Nodes of the segment, first the one that rows enter.
     pub nodes: Vec<u32>,
+    /// Name of the first node, which has the timers.
+    pub operator: String,
+    /// True if the first node declared the type of its key.
+    pub is_keyed: bool,
+    /// States of all nodes, in the order of the nodes.
+    pub states: Vec<StateDescriptor>,
     /// Exits.
     pub outputs: Vec<SegmentOutput>,
     /// Bytes of keyed state that the guest may keep in its own memory, about.
@@ -154,15 +163,6 @@ impl CancelFlag {
     pub fn is_canceled(&self) -> bool {
         self.0.load(std::sync::atomic::Ordering::Acquire)
     }
-}
-
-/// What a timer goes by.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum TimeDomain {
-    /// The watermark.
-    EventTime,
-    /// The clock.
-    ProcessingTime,
 }
 
 /// What a source of the plugin did when polled.

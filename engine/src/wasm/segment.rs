@@ -8,7 +8,7 @@ use std::{marker::PhantomData, sync::Arc};
 
 use super::{
     CancelFlag, CompiledPlugin, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, Replay,
-    SandboxLimits, SegmentContext, SourceStatus, TimeDomain,
+    SandboxLimits, SegmentContext, SourceStatus,
     contract::{WitOperatorContext, WitStatus},
     host::Host,
     instance::{Exports, Instance},
@@ -19,6 +19,7 @@ use crate::{
         stream_element::{RecordBatch, WatermarkStatus},
     },
     graph::digest::graph_digest,
+    state::{KeyedState, KeyedStateContext, StateUsage, TimeDomain},
 };
 
 /// A running segment. Lives on one thread, whose stack must have room for
@@ -30,7 +31,7 @@ pub struct Segment<T> {
 
 enum State {
     Running {
-        instance: Instance,
+        instance: Box<Instance>,
         exports: Exports,
     },
     Failed {
@@ -39,6 +40,21 @@ enum State {
     },
     /// Only while a running segment turns into a failed one.
     Failing,
+}
+
+fn keyed_state_context(context: &SegmentContext, limits: &SandboxLimits) -> KeyedStateContext {
+    KeyedStateContext {
+        operator: context.operator.clone(),
+        is_keyed: context.is_keyed,
+        states: context.states.clone(),
+        subtask_index: context.subtask_index,
+        parallelism: context.parallelism,
+        max_parallelism: context.max_parallelism,
+        bytes_max: limits.state_bytes_max,
+        value_bytes_max: limits.state_value_bytes_max,
+        timers_max: limits.state_timers_max,
+        result_bytes_max: limits.memory_bytes_max,
+    }
 }
 
 impl<T: EmitTarget> Segment<T> {
@@ -55,6 +71,7 @@ impl<T: EmitTarget> Segment<T> {
         target: T,
     ) -> Result<Self, GuestError> {
         let outputs = u32::try_from(context.outputs.len()).expect("a job graph has fewer than 2^32 edges");
+        let state = KeyedState::new(keyed_state_context(context, &limits));
         let mut instance = plugin.instantiate(limits, outputs, cancel, Box::new(target))?;
         let graph = instance.plan(&replay.args)?;
         if graph_digest(&graph) != replay.graph_digest {
@@ -63,9 +80,10 @@ impl<T: EmitTarget> Segment<T> {
                 .to_owned();
             return Err(instance.error(GuestFailure::GraphMismatch, EntryPoint::Plan, message));
         }
+        instance.host_mut().set_state(state);
         instance.open(&WitOperatorContext::from(context), &context.nodes)?;
         let exports = instance.exports();
-        Ok(Self { state: State::Running { instance, exports }, target: PhantomData })
+        Ok(Self { state: State::Running { instance: Box::new(instance), exports }, target: PhantomData })
     }
 
     /// Processes the rows of one batch, which came in by input `input`.
@@ -107,23 +125,36 @@ impl<T: EmitTarget> Segment<T> {
         })
     }
 
-    /// Fires timers, laid out as `operator-chain.fire-timers` takes them, all at or below `time`.
+    /// Fires the next timers that are due, some thousands at most, and returns false if
+    /// there were none: event-time timers at the watermark `time`, processing-time
+    /// timers at the time `time`.
     ///
     /// # Errors
     /// See [`Segment::process_batch`].
-    pub fn fire_timers(
-        &mut self,
-        domain: TimeDomain,
-        time: Timestamp,
-        count: u32,
-        timers: &[u8],
-    ) -> Result<(), GuestError> {
+    pub fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError> {
         self.run(|instance, exports| {
+            let mut timers = Vec::new();
+            let state = instance.host_mut().state_mut();
+            let count = state.map_or(0, |state| state.take_due_timers(domain, time, &mut timers));
+            if count == 0 {
+                return Ok(false);
+            }
             let entry_point = EntryPoint::FireTimers;
-            let params = (domain.into(), time.0, count, timers);
+            let params = (domain.into(), time.0, count, &*timers);
             let (status,) = instance.call(entry_point, None, exports.fire_timers, params)?;
-            instance.check_status(entry_point, status)
+            instance.check_status(entry_point, status)?;
+            Ok(true)
         })
+    }
+
+    /// When the next processing-time timer is to be fired.
+    pub fn next_processing_time(&self) -> Option<Timestamp> {
+        self.host().state()?.next_processing_time()
+    }
+
+    /// How much keyed state and how many timers there are.
+    pub fn state_usage(&self) -> StateUsage {
+        self.host().state().map(KeyedState::usage).unwrap_or_default()
     }
 
     /// The rows that follow come from this split of the source before the segment.

@@ -1,4 +1,4 @@
-//! Chains of cheap maps, for the benches: what does the engine add to each?
+//! Chains of cheap maps and a keyed sum, for the benches: what does the engine add to each?
 
 use engine_sdk::prelude::*;
 
@@ -6,10 +6,20 @@ use engine_sdk::prelude::*;
 ///
 ///   --maps N    number of maps, default 1
 ///   --lines     passes lines of standard input through an exchange to standard output
+///   --sum KEY   sums by a number or by text ("number", "text"), an update for each row
+///   --no-sum KEY  emits the same without state
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     if args.flag("lines") {
         env.from_source(StdinSource::text_lines()).rebalance().filter(|line| !line.is_empty()).print();
+        return Ok(());
+    }
+    for (name, has_state) in [("sum", true), ("no-sum", false)] {
+        match args.get::<String>(name)?.as_deref() {
+            Some("number") => number(env, has_state),
+            Some(_) => text(env, has_state),
+            None => continue,
+        }
         return Ok(());
     }
     let mut rows = env.from_source(FileSource::json_lines::<Numbers>("numbers"));
@@ -18,6 +28,39 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     }
     rows.sink_to(DiscardSink);
     Ok(())
+}
+
+fn number(env: &StreamExecutionEnvironment, has_state: bool) {
+    let rows = env.from_source(FileSource::json_lines::<ByNumber>("numbers")).key_by(|row| row.key);
+    match has_state {
+        true => rows.sum(|row| row.value),
+        false => rows.flat_map(|row, out: &mut Collector<Pair<u64, u64>>| out.collect((&row.key, row.value))),
+    }
+    .sink_to(DiscardSink);
+}
+
+fn text(env: &StreamExecutionEnvironment, has_state: bool) {
+    let rows = env.from_source(FileSource::json_lines::<ByText<'static>>("texts"));
+    let rows = rows.key_by_with(|row, key: &mut KeyWriter<str>| key.set(row.key));
+    match has_state {
+        true => rows.sum(|row| row.value),
+        false => rows.flat_map(|row, out: &mut Collector<Pair<str, u64>>| out.collect((row.key, row.value))),
+    }
+    .sink_to(DiscardSink);
+}
+
+/// A number to sum by a number.
+#[derive(Record)]
+struct ByNumber {
+    key: u64,
+    value: u64,
+}
+
+/// A number to sum by text.
+#[derive(Record)]
+struct ByText<'a> {
+    key: &'a str,
+    value: u64,
 }
 
 /// A record whose encoding has 64 bytes.

@@ -15,7 +15,7 @@
 use std::cell::RefCell;
 
 use engine::plugin::{
-    graph::{ChainingStrategy, Connector, Operator, StreamEdge, StreamNode},
+    graph::{ChainingStrategy, Connector, Operator, StateDeclaration, StateKind, StreamEdge, StreamNode},
     keyed_state, logging, metrics, operator_state, output, timers,
 };
 use exports::engine::plugin::{
@@ -141,6 +141,27 @@ fn graph() -> StreamGraph {
     }
 }
 
+/// One state of each kind, of the second map.
+fn states(node: u32) -> Vec<StateDeclaration> {
+    if node != 2 {
+        return Vec::new();
+    }
+    let state = |name: &str, kind, time_to_live| StateDeclaration {
+        name: name.to_owned(),
+        kind,
+        value_type: "bytes".to_owned(),
+        map_key_type: (kind == StateKind::Map).then(|| "bytes".to_owned()),
+        time_to_live,
+    };
+    vec![
+        state("value", StateKind::Value, None),
+        state("list", StateKind::List, None),
+        state("map", StateKind::Map, None),
+        state("short-lived", StateKind::Value, Some(1)),
+        state("operator", StateKind::OperatorList, None),
+    ]
+}
+
 fn graph_of_maps() -> StreamGraph {
     let node = |id| StreamNode {
         id,
@@ -156,8 +177,8 @@ fn graph_of_maps() -> StreamGraph {
         buffer_timeout: None,
         input_types: vec!["string".to_owned()],
         output_type: Some("string".to_owned()),
-        key_type: None,
-        states: Vec::new(),
+        key_type: Some("string".to_owned()),
+        states: states(id),
         generates_watermarks: false,
     };
     StreamGraph {
@@ -221,8 +242,11 @@ impl OperatorChain for Hostile {
         status
     }
 
-    fn fire_timers(_: TimeDomain, _: i64, _: u32, _: Vec<u8>) -> Status {
-        misbehave("fire-timers", 0)
+    /// Emits a row for each timer.
+    fn fire_timers(_: TimeDomain, _: i64, count: u32, _: Vec<u8>) -> Status {
+        let status = misbehave("fire-timers", 0);
+        output::emit(0, count, &rows(count, b"fired"));
+        status
     }
 
     fn begin_split(_: u32) -> Status {
@@ -406,18 +430,139 @@ fn misbehave(at: &str, row: u32) -> Status {
             metrics::set(metrics::register(2, metrics::Kind::Gauge, "depth"), 1.5);
         }
         "metric-unknown" => metrics::add(77, 1),
-        "state" => {
-            keyed_state::get_many(0, 0, &[]);
+        "state" => use_state(),
+        "state-read" => {
+            keyed_state::get_many(VALUE, 0, &[]);
+        }
+        "state-foreign" => {
+            // Some of these keys belong to another subtask.
+            for key in 0..=u8::MAX {
+                keyed_state::get_many(VALUE, 1, &entry(&[key], &[]));
+            }
+        }
+        "state-long-value" => keyed_state::put_many(VALUE, 1, &entry(b"key", &[&vec![7; 100 << 20]])),
+        "state-over-quota" => {
+            for key in 0_u32.. {
+                keyed_state::put_many(VALUE, 1, &entry(&key.to_le_bytes(), &[&vec![7; 1 << 20]]));
+            }
+        }
+        "state-tiny-over-quota" => {
+            for list in 0_u32.. {
+                let entries: Vec<_> =
+                    (0..1000).flat_map(|key| entry(&(list * 1000 + key).to_le_bytes(), &[b""])).collect();
+                keyed_state::put_many(VALUE, 1000, &entries);
+            }
+        }
+        "state-flood" => {
+            keyed_state::put_many(VALUE, 1, &entry(b"key", &[&vec![7; 1 << 20]]));
+            keyed_state::get_many(VALUE, 100_000, &entry(b"key", &[]).repeat(100_000));
+        }
+        "state-loop" => {
+            let entries = entry(b"key", &[b"value"]).repeat(1 << 20);
+            loop {
+                keyed_state::put_many(VALUE, 1 << 20, &entries);
+            }
+        }
+        "state-cut" => keyed_state::put_many(VALUE, 1, &entry(b"key", &[b"value"])[..15]),
+        "state-long-length" => {
+            let mut entries = entry(b"key", &[b"value"]);
+            entries[..4].fill(0xff);
+            keyed_state::put_many(VALUE, 1, &entries);
+        }
+        "state-wrong-count" => keyed_state::put_many(VALUE, u32::MAX, &entry(b"key", &[b"value"])),
+        "state-bad-elements" => keyed_state::append_many(LIST, 1, &entry(b"key", &[b"value"])),
+        "state-no-end-of-life" => keyed_state::put_many(SHORT_LIVED, 1, &entry(b"key", &[b"value"])),
+        "state-wrong-kind" => keyed_state::append_many(VALUE, 1, &entry(b"key", &[b"value"])),
+        "state-not-by-key" => {
+            keyed_state::get_many(NOT_BY_KEY, 0, &[]);
+        }
+        "state-unknown" => {
+            keyed_state::get_many(u32::MAX, 0, &[]);
+        }
+        "state-out-of-bounds" => {
+            let slice = unsafe { std::slice::from_raw_parts(0xffff_ff00_usize as *const u8, 0x7fff_ffff) };
+            keyed_state::put_many(VALUE, 1, slice);
         }
         "operator-state" => {
             operator_state::get(0);
         }
-        "timers" => {
+        "time" => {
             timers::processing_time();
         }
+        "timers" => {
+            // Twice the same is one.
+            let list = [timer(0, 5), timer(1, 5), timer(0, 5), timer(0, 6)].concat();
+            timers::register_many(4, &list);
+            timers::delete_many(1, &timer(0, 6));
+        }
+        "timers-20000" | "timers-many" => {
+            let count = if attack.act == "timers-many" { 10_000_000 } else { 20_000 };
+            for from in (0..count).step_by(1000) {
+                let list: Vec<_> = (from..from + 1000).flat_map(|timestamp| timer(0, timestamp)).collect();
+                timers::register_many(1000, &list);
+            }
+        }
+        "timers-cut" => timers::register_many(2, &timer(0, 5)),
+        "timers-domain" => timers::register_many(1, &timer(2, 5)),
         act => panic!("no such attack: {act}"),
     }
     Status::Ok
+}
+
+/// Places of the states that the tests declare, or this plugin in a whole job.
+const VALUE: u32 = 0;
+const LIST: u32 = 1;
+const MAP: u32 = 2;
+const SHORT_LIVED: u32 = 3;
+const NOT_BY_KEY: u32 = 4;
+
+fn part(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
+}
+
+/// An entry with an empty namespace, and what follows it.
+fn entry(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
+    let mut entry = [part(key), part(b"")].concat();
+    parts.iter().for_each(|bytes| entry.extend(part(bytes)));
+    entry
+}
+
+fn timer(domain: u8, timestamp: i64) -> Vec<u8> {
+    [vec![domain], timestamp.to_le_bytes().to_vec(), entry(b"key", &[])].concat()
+}
+
+/// Uses every call as it is meant, and panics if an answer is wrong.
+fn use_state() {
+    let absent = u32::MAX.to_le_bytes().to_vec();
+    let key = entry(b"key", &[]);
+    keyed_state::put_many(VALUE, 2, &[entry(b"key", &[b"value"]), entry(b"other", &[b""])].concat());
+    let values = keyed_state::get_many(VALUE, 3, &[&key[..], &entry(b"other", &[]), &entry(b"none", &[])].concat());
+    assert_eq!(values, [part(b"value"), part(b""), absent.clone()].concat());
+    keyed_state::put_many(VALUE, 1, &[&key[..], &absent].concat());
+    assert_eq!(keyed_state::get_many(VALUE, 1, &key), absent);
+
+    for element in [b"a", b"b"] {
+        keyed_state::append_many(LIST, 1, &entry(b"key", &[&part(element)]));
+    }
+    assert_eq!(keyed_state::get_many(LIST, 1, &key), part(&[part(b"a"), part(b"b")].concat()));
+
+    keyed_state::put_many(MAP, 2, &[entry(b"key", &[b"2", b"two"]), entry(b"key", &[b"1", b"one"])].concat());
+    assert_eq!(keyed_state::get_many(MAP, 1, &entry(b"key", &[b"2"])), part(b"two"));
+    let (one, two) = ([part(b"1"), part(b"one")].concat(), [part(b"2"), part(b"two")].concat());
+    assert_eq!(keyed_state::load_maps(MAP, 1, &key, 100), part(&[&one[..], &two].concat()));
+    assert_eq!(keyed_state::load_maps(MAP, 1, &key, 10), absent);
+    assert_eq!(keyed_state::scan_map(MAP, &key, None, 1), one);
+    assert_eq!(keyed_state::scan_map(MAP, &key, Some(b"1"), 100), two);
+    keyed_state::clear_many(MAP, 1, &key);
+    assert_eq!(keyed_state::load_maps(MAP, 1, &key, 100), part(b""));
+
+    let now = timers::processing_time();
+    let entries = [&(now + 1).to_le_bytes()[..], &now.to_le_bytes()].map(|ends_at| entry(b"key", &[ends_at]));
+    keyed_state::put_many(SHORT_LIVED, 1, &entries[0]);
+    assert_eq!(keyed_state::get_many(SHORT_LIVED, 1, &key).len(), 12);
+    keyed_state::put_many(SHORT_LIVED, 1, &entries[1]);
+    assert_eq!(keyed_state::get_many(SHORT_LIVED, 1, &key), absent);
+    keyed_state::put_many(SHORT_LIVED, 1, &entries[0]);
 }
 
 #[inline(never)]

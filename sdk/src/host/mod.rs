@@ -8,11 +8,13 @@
 mod component;
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) mod recorded;
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) mod recorded_state;
 
 #[cfg(target_arch = "wasm32")]
 pub(crate) use component::*;
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use recorded::*;
+pub(crate) use {recorded::*, recorded_state::*};
 
 #[cfg(not(target_arch = "wasm32"))]
 use crate::bindings::engine::plugin::logging::Level;

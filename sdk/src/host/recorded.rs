@@ -13,6 +13,8 @@ pub(crate) enum Call {
     EmitWatermark { output: u32, timestamp: i64 },
     /// A watermark status for an output.
     EmitWatermarkStatus { output: u32, idle: bool },
+    /// The highest timestamp seen in a split.
+    ReportSplitTime { split: u32, timestamp: i64 },
     /// A row that user code refused.
     RejectRow { node: u32, row: Option<u32>, message: String, payload: Vec<u8> },
     /// The call fails.
@@ -70,6 +72,7 @@ pub(crate) fn reset() {
     CALLS.take();
     METRICS.take();
     SKIP_REJECTED.set(false);
+    super::reset_state();
 }
 
 fn call(call: Call) {
@@ -86,6 +89,10 @@ pub(crate) fn emit_watermark(output: u32, timestamp: i64) {
 
 pub(crate) fn emit_watermark_status(output: u32, idle: bool) {
     call(Call::EmitWatermarkStatus { output, idle });
+}
+
+pub(crate) fn report_split_time(split: u32, timestamp: i64) {
+    call(Call::ReportSplitTime { split, timestamp });
 }
 
 pub(crate) fn reject_row(node: u32, row: Option<u32>, message: &str, payload: &[u8]) -> Verdict {

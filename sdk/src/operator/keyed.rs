@@ -1,5 +1,5 @@
 //! Functions over the records of one key: reductions and aggregations, which
-//! emit an update for each record or one result for each key at the end.
+//! emit an update for each record.
 
 use std::{marker::PhantomData, rc::Rc};
 
@@ -7,13 +7,11 @@ use super::{Element, Function, SideOutputs};
 use crate::{
     collector::Collector,
     current,
-    error::{Error, Result},
-    key::{KeySelector, KeyedState, hash_of},
+    error::{Error, Outcome, Result},
+    key::{KeySelector, encode_key_of, hash_of},
     record::{Key, Owned, Pair, Record},
+    state::{Slot, StateBackend, ValueCache},
 };
-
-/// Timestamp of what a window over all time emits: its end, as in Flink.
-const END_OF_TIME: i64 = i64::MAX;
 
 /// A number that can be summed.
 #[diagnostic::on_unimplemented(message = "`{Self}` cannot be summed", label = "not a number")]
@@ -58,7 +56,7 @@ floats!(f32, f64);
 /// Aggregates the records of one key; as Flink's `AggregateFunction`.
 pub trait AggregateFunction<T: Record + ?Sized>: 'static {
     /// What is kept for each key.
-    type Accumulator: Owned;
+    type Accumulator: Owned + Clone;
     /// What is emitted with the key.
     type Output: Owned;
 
@@ -71,16 +69,40 @@ pub trait AggregateFunction<T: Record + ?Sized>: 'static {
     /// The result so far.
     fn get_result(&self, accumulator: &Self::Accumulator) -> Self::Output;
 
-    /// Joins two accumulators; called where windows merge.
+    /// Joins two accumulators; called where sessions merge, and for sliding windows, which share
+    /// accumulators of parts of time.
     fn merge(&self, accumulator: &mut Self::Accumulator, other: Self::Accumulator);
 }
 
 /// A running aggregation over the records of one key.
-pub(crate) trait Fold<T: Record + ?Sized>: 'static {
-    type State: Owned;
+pub trait Fold<T: Record + ?Sized>: 'static {
+    /// What is kept for each key.
+    type State: Owned + Clone;
+    /// What is emitted.
     type Output: Owned;
 
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// Returns an error if the record cannot be added; the state is as before then.
     fn add(&self, state: &mut Option<Self::State>, record: T::Ref<'_>) -> Result<()>;
+
+    /// As [`Fold::add`], where the record is not needed any more.
+    ///
+    /// # Errors
+    /// As [`Fold::add`].
+    #[inline]
+    fn add_view(&self, state: &mut Option<Self::State>, record: T::View<'_>) -> Result<()> {
+        self.add(state, T::peek(&record))
+    }
+
+    /// Adds what other records came to.
+    ///
+    /// # Errors
+    /// As [`Fold::add`].
+    fn merge(&self, state: &mut Option<Self::State>, other: Self::State) -> Result<()>;
+
+    /// The result so far.
     fn result(&self, state: &Self::State) -> Self::Output;
 }
 
@@ -94,6 +116,12 @@ impl<T: Record + ?Sized> Fold<T> for Count {
     #[inline]
     fn add(&self, state: &mut Option<u64>, _: T::Ref<'_>) -> Result<()> {
         *state.get_or_insert(0) += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn merge(&self, state: &mut Option<u64>, other: u64) -> Result<()> {
+        *state.get_or_insert(0) += other;
         Ok(())
     }
 
@@ -120,7 +148,12 @@ where
 
     #[inline]
     fn add(&self, state: &mut Option<N>, record: T::Ref<'_>) -> Result<()> {
-        let sum = state.unwrap_or(N::ZERO).checked_sum((self.number)(record));
+        Fold::<T>::merge(self, state, (self.number)(record))
+    }
+
+    #[inline]
+    fn merge(&self, state: &mut Option<N>, other: N) -> Result<()> {
+        let sum = state.unwrap_or(N::ZERO).checked_sum(other);
         *state = Some(sum.ok_or_else(|| sum_overflow::<N>())?);
         Ok(())
     }
@@ -155,9 +188,13 @@ macro_rules! extremes {
 
             #[inline]
             fn add(&self, state: &mut Option<V>, record: T::Ref<'_>) -> Result<()> {
-                let value = (self.value)(record);
-                if state.as_ref().is_none_or(|extreme| value.$replaces(extreme)) {
-                    *state = Some(value);
+                Fold::<T>::merge(self, state, (self.value)(record))
+            }
+
+            #[inline]
+            fn merge(&self, state: &mut Option<V>, other: V) -> Result<()> {
+                if state.as_ref().is_none_or(|extreme| other.$replaces(extreme)) {
+                    *state = Some(other);
                 }
                 Ok(())
             }
@@ -188,24 +225,123 @@ impl<T: Record + ?Sized, A: AggregateFunction<T>> Fold<T> for AggregateFold<A> {
         Ok(())
     }
 
+    fn merge(&self, state: &mut Option<A::Accumulator>, other: A::Accumulator) -> Result<()> {
+        match state {
+            Some(state) => self.0.merge(state, other),
+            None => *state = Some(other),
+        }
+        Ok(())
+    }
+
     #[inline]
     fn result(&self, state: &A::Accumulator) -> A::Output {
         self.0.get_result(state)
     }
 }
 
-/// Emits the key with the result so far, for each record.
-pub(crate) struct Running<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> {
-    selector: Rc<S>,
-    fold: A,
-    state: KeyedState<A::State>,
-    scratch: Vec<u8>,
-    _key: PhantomData<K>,
+/// The user's reduction: what is kept is a record.
+pub(crate) struct ReduceFold<F>(pub(crate) Rc<F>);
+
+impl<T: Owned + Clone, F: Fn(T, T) -> T + 'static> Fold<T> for ReduceFold<F> {
+    type State = T;
+    type Output = T;
+
+    #[inline]
+    fn add(&self, state: &mut Option<T>, record: &T) -> Result<()> {
+        self.merge(state, record.clone())
+    }
+
+    #[inline]
+    fn add_view(&self, state: &mut Option<T>, record: T) -> Result<()> {
+        self.merge(state, record)
+    }
+
+    #[inline]
+    fn merge(&self, state: &mut Option<T>, other: T) -> Result<()> {
+        *state = Some(match state.take() {
+            Some(reduced) => (self.0)(reduced, other),
+            None => other,
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn result(&self, state: &T) -> T {
+        state.clone()
+    }
 }
 
-impl<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> Running<T, K, S, A> {
-    pub(crate) fn new(selector: Rc<S>, fold: A) -> Self {
-        Self { selector, fold, state: KeyedState::new(), scratch: Vec::new(), _key: PhantomData }
+/// Name of the only state of a reduction or aggregation.
+pub(crate) const VALUE: &str = "value";
+
+/// The value of each key, with what finds it.
+struct ByKey<T: ?Sized, K: ?Sized, S, V> {
+    selector: Rc<S>,
+    values: ValueCache<V>,
+    scratch: Vec<u8>,
+    _types: PhantomData<(Rc<T>, Rc<K>)>,
+}
+
+impl<T, K, S, V> ByKey<T, K, S, V>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    V: Owned,
+{
+    fn new(selector: Rc<S>, states: &StateBackend) -> Self {
+        Self { selector, values: states.value(VALUE), scratch: Vec::new(), _types: PhantomData }
+    }
+
+    fn begin_batch(&mut self, rows: &[u8]) {
+        let Self { selector, values, .. } = self;
+        values.begin_batch();
+        if values.wants_prefetch() {
+            values.prefetch_rows(rows, |payload, out| encode_key_of::<T, K, S>(selector, payload, out));
+        }
+    }
+
+    /// The place of a record's key.
+    #[inline(always)]
+    fn slot(&mut self, record: T::Ref<'_>, element: Element) -> Slot {
+        let Self { selector, values, scratch, .. } = self;
+        selector.with_key(record, |key| {
+            K::with_encoded(key, scratch, |encoded| values.slot(hash_of(encoded, element.key_hash), encoded, &[]))
+        })
+    }
+
+    /// Lends the key of a record and its value.
+    #[inline(always)]
+    fn with_value<R>(
+        &mut self,
+        record: T::Ref<'_>,
+        element: Element,
+        f: impl FnOnce(K::Ref<'_>, &mut Option<V>) -> R,
+    ) -> R {
+        let Self { selector, values, scratch, .. } = self;
+        selector.with_key(record, |key| {
+            let slot =
+                K::with_encoded(key, scratch, |encoded| values.slot(hash_of(encoded, element.key_hash), encoded, &[]));
+            f(K::shorten(key), values.value(slot))
+        })
+    }
+}
+
+/// Emits the key with the result so far, for each record.
+pub(crate) struct Running<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>> {
+    by_key: ByKey<T, K, S, A::State>,
+    fold: A,
+}
+
+impl<T, K, S, A> Running<T, K, S, A>
+where
+    T: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    A: Fold<T>,
+{
+    pub(crate) fn new(selector: Rc<S>, fold: A, states: &StateBackend) -> Self {
+        Self { by_key: ByKey::new(selector, states), fold }
     }
 }
 
@@ -217,7 +353,7 @@ where
     A: Fold<T>,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.state.load_ahead(rows);
+        self.by_key.begin_batch(rows);
     }
 
     #[inline(always)]
@@ -228,104 +364,34 @@ where
         out: &mut Collector<Pair<K, A::Output>>,
         _: &mut SideOutputs,
     ) {
-        let Self { selector, fold, state, scratch, .. } = self;
+        let Self { by_key, fold } = self;
         let record = T::peek(&record);
-        selector.with_key(record, |key| {
-            let slot = K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded));
-            let value = state.value(slot);
-            match fold.add(value, record) {
-                Ok(()) => {
-                    let result = fold.result(value.as_ref().expect("the record was just added"));
-                    out.collect((K::shorten(key), result));
-                }
-                Err(error) => current::reject(current::node(), &error),
-            }
+        by_key.with_value(record, element, |key, value| match fold.add(value, record) {
+            Ok(()) => out.collect((key, fold.result(value.as_ref().expect("the record was just added")))),
+            Err(error) => current::reject(current::node(), &error),
         });
     }
-}
 
-/// Emits each key with its result when event time or the input ends.
-pub(crate) struct AtEnd<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>>(pub(crate) Running<T, K, S, A>);
-
-impl<T, K, S, A> AtEnd<T, K, S, A>
-where
-    T: Record + ?Sized,
-    K: Key + ?Sized,
-    A: Fold<T>,
-{
-    fn fire(&mut self, out: &mut Collector<Pair<K, A::Output>>) {
-        let fold = &self.0.fold;
-        out.set_timestamp(END_OF_TIME);
-        self.0.state.drain().for_each(|key, value| {
-            if !current::failed() {
-                K::decode(key, |key| out.collect((K::peek(&key), fold.result(&value))))
-                    .expect("keys are kept as they were encoded");
-            }
-        });
-    }
-}
-
-impl<T, K, S, A> Function<T, Pair<K, A::Output>> for AtEnd<T, K, S, A>
-where
-    T: Record + ?Sized,
-    K: Key + ?Sized,
-    S: KeySelector<T, K>,
-    A: Fold<T>,
-{
-    fn begin_batch(&mut self, rows: &[u8]) {
-        self.0.state.load_ahead(rows);
-    }
-
-    #[inline(always)]
-    fn process(
-        &mut self,
-        record: T::View<'_>,
-        element: Element,
-        _: &mut Collector<Pair<K, A::Output>>,
-        _: &mut SideOutputs,
-    ) {
-        let Running { selector, fold, state, scratch, .. } = &mut self.0;
-        let record = T::peek(&record);
-        let slot = selector.with_key(record, |key| {
-            K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded))
-        });
-        if let Err(error) = fold.add(state.value(slot), record) {
-            current::reject(current::node(), &error);
-        }
-    }
-
-    fn process_watermark(&mut self, timestamp: i64, out: &mut Collector<Pair<K, A::Output>>) {
-        if timestamp == i64::MAX {
-            self.fire(out);
-        }
-    }
-
-    fn end_input(&mut self, out: &mut Collector<Pair<K, A::Output>>) {
-        self.fire(out);
+    fn flush_state(&mut self) {
+        self.by_key.values.flush();
     }
 }
 
 /// Emits the reduced record, for each record.
 pub(crate) struct KeyedReduce<T, K: ?Sized, S, F> {
-    selector: Rc<S>,
+    by_key: ByKey<T, K, S, T>,
     function: Rc<F>,
-    state: KeyedState<T>,
-    scratch: Vec<u8>,
-    _key: PhantomData<K>,
 }
 
 impl<T: Owned, K: Key + ?Sized, S: KeySelector<T, K>, F: Fn(T, T) -> T> KeyedReduce<T, K, S, F> {
-    pub(crate) fn new(selector: Rc<S>, function: Rc<F>) -> Self {
-        Self { selector, function, state: KeyedState::new(), scratch: Vec::new(), _key: PhantomData }
+    pub(crate) fn new(selector: Rc<S>, function: Rc<F>, states: &StateBackend) -> Self {
+        Self { by_key: ByKey::new(selector, states), function }
     }
 
     #[inline(always)]
-    fn reduce(&mut self, record: T, element: Element) -> &T {
-        let Self { selector, function, state, scratch, .. } = self;
-        let slot = selector.with_key(&record, |key| {
-            K::with_encoded(key, scratch, |encoded| state.slot(hash_of(encoded, element.key_hash), encoded))
-        });
-        let value = state.value(slot);
+    fn reduce(&mut self, slot: Slot, record: T) -> &T {
+        let Self { by_key, function } = self;
+        let value = by_key.values.value(slot);
         let reduced = match value.take() {
             Some(reduced) => function(reduced, record),
             None => record,
@@ -342,53 +408,63 @@ where
     F: Fn(T, T) -> T + 'static,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.state.load_ahead(rows);
+        self.by_key.begin_batch(rows);
     }
 
     #[inline(always)]
     fn process(&mut self, record: T, element: Element, out: &mut Collector<T>, _: &mut SideOutputs) {
-        let reduced = self.reduce(record, element).clone();
+        let slot = self.by_key.slot(&record, element);
+        let reduced = self.reduce(slot, record).clone();
         out.collect(reduced);
     }
-}
 
-/// Emits each key's reduced record when event time or the input ends.
-pub(crate) struct ReduceAtEnd<T, K: ?Sized, S, F>(pub(crate) KeyedReduce<T, K, S, F>);
-
-impl<T: Owned, K: ?Sized, S, F> ReduceAtEnd<T, K, S, F> {
-    fn fire(&mut self, out: &mut Collector<T>) {
-        out.set_timestamp(END_OF_TIME);
-        self.0.state.drain().for_each(|_, reduced| {
-            if !current::failed() {
-                out.collect(reduced);
-            }
-        });
+    fn flush_state(&mut self) {
+        self.by_key.values.flush();
     }
 }
 
-impl<T, K, S, F> Function<T, T> for ReduceAtEnd<T, K, S, F>
+/// The user's function of each record and its key's value.
+pub(crate) struct FlatMapWithState<T: ?Sized, K: ?Sized, S, V, F> {
+    by_key: ByKey<T, K, S, V>,
+    function: Rc<F>,
+}
+
+impl<T, K, S, V, F> FlatMapWithState<T, K, S, V, F>
 where
-    T: Owned,
+    T: Record + ?Sized,
     K: Key + ?Sized,
     S: KeySelector<T, K>,
-    F: Fn(T, T) -> T + 'static,
+    V: Owned,
+{
+    pub(crate) fn new(selector: Rc<S>, function: Rc<F>, states: &StateBackend) -> Self {
+        Self { by_key: ByKey::new(selector, states), function }
+    }
+}
+
+impl<T, U, K, S, V, F, R> Function<T, U> for FlatMapWithState<T, K, S, V, F>
+where
+    T: Record + ?Sized,
+    U: Record + ?Sized,
+    K: Key + ?Sized,
+    S: KeySelector<T, K>,
+    V: Owned,
+    F: for<'a> Fn(T::View<'a>, &mut Option<V>, &mut Collector<U>) -> R + 'static,
+    R: Outcome,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.0.state.load_ahead(rows);
+        self.by_key.begin_batch(rows);
     }
 
     #[inline(always)]
-    fn process(&mut self, record: T, element: Element, _: &mut Collector<T>, _: &mut SideOutputs) {
-        self.0.reduce(record, element);
-    }
-
-    fn process_watermark(&mut self, timestamp: i64, out: &mut Collector<T>) {
-        if timestamp == i64::MAX {
-            self.fire(out);
+    fn process(&mut self, record: T::View<'_>, element: Element, out: &mut Collector<U>, _: &mut SideOutputs) {
+        let Self { by_key, function } = self;
+        let slot = by_key.slot(T::peek(&record), element);
+        if let Err(error) = function(record, by_key.values.value(slot), out).into_result() {
+            current::reject(current::node(), &error);
         }
     }
 
-    fn end_input(&mut self, out: &mut Collector<T>) {
-        self.fire(out);
+    fn flush_state(&mut self) {
+        self.by_key.values.flush();
     }
 }

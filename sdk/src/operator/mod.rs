@@ -7,34 +7,46 @@
 
 mod stateless;
 mod keyed;
+mod process;
+mod connected;
 mod source;
 
 use std::{any::Any, rc::Rc};
 
-use engine_rows::row::{NO_TIMESTAMP, Rows};
+use engine_rows::{
+    key_hash::key_hash,
+    row::{NO_TIMESTAMP, Rows},
+};
 
 pub use self::{
+    connected::{BroadcastContext, BroadcastProcessFunction, KeyedBroadcastProcessFunction},
     keyed::{AggregateFunction, Number},
+    process::{KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, OnTimerContext, TimerService},
     source::{SourceFunction, SourceStatus},
     stateless::Context,
 };
 pub(crate) use self::{
-    keyed::{AtEnd, Count, Fold, KeyedReduce, MaxOf, MinOf, ReduceAtEnd, Running, SumOf},
+    connected::{BroadcastProcess, CoProcess, KeyedBroadcastProcess},
+    keyed::{Count, FlatMapWithState, Fold, KeyedReduce, MaxOf, MinOf, ReduceFold, Running, SumOf, VALUE},
+    process::{Keyed, KeyedCoProcess, KeyedProcess},
     source::{Elements, SourceFactory},
     stateless::{Filter, FlatMap, FormatOutput, HashOutput, Identity, Map, PartitionOutput, Process, TryMap},
 };
 use crate::{
-    collector::{AnyCollector, Collector, Downstream, Lifecycle},
+    bindings::exports::engine::plugin::operator_chain::TimeDomain,
+    collector::{AnyCollector, Collector, Downstream, Lifecycle, Signal},
     current,
-    error::Result,
+    data_stream::OutputTag,
+    error::{Error, Result},
     key::KeySelector,
     record::{DecodeError, Record, descriptor_of},
+    state::{StateBackend, Timer, Timers},
 };
 
 pub(crate) use self::keyed::AggregateFold;
 
 /// Where an operator runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RuntimeContext {
     /// Name of the job.
     pub job_name: String,
@@ -61,6 +73,17 @@ pub(crate) struct Element {
 
 /// What an operator does with each record.
 pub(crate) trait Function<T: Record + ?Sized, U: Record + ?Sized>: 'static {
+    /// True if the function itself sends watermarks and their status; those from before it end there.
+    const GENERATES_WATERMARKS: bool = false;
+
+    /// Called once, before all else.
+    ///
+    /// # Errors
+    /// An error fails the attempt.
+    fn open(&mut self, _runtime: &RuntimeContext) -> Result<()> {
+        Ok(())
+    }
+
     fn process(
         &mut self,
         record: T::View<'_>,
@@ -69,26 +92,178 @@ pub(crate) trait Function<T: Record + ?Sized, U: Record + ?Sized>: 'static {
         side_outputs: &mut SideOutputs,
     );
 
-    /// Called with a batch of rows before each of them is processed.
+    /// Called with a batch of rows before each of them is processed; the place for the
+    /// first pass of the caches. Not called for lines, nor behind another operator.
     fn begin_batch(&mut self, _rows: &[u8]) {}
 
-    /// Called before the watermark is forwarded.
+    /// Called with the timers of a call before each of them is fired.
+    fn begin_timers(&mut self, _timers: &[Timer<'_>]) {}
+
+    /// A timer fires; the collector's timestamp is the timer's, or none in processing time.
+    fn on_timer(
+        &mut self,
+        _domain: TimeDomain,
+        _timer: Timer<'_>,
+        _out: &mut Collector<U>,
+        _side_outputs: &mut SideOutputs,
+    ) {
+        current::fail(current::node(), NO_TIMERS);
+    }
+
+    /// Called before the watermark is forwarded, behind the timers that it fires.
     fn process_watermark(&mut self, _timestamp: i64, _out: &mut Collector<U>) {}
 
     /// Called before the end is forwarded.
     fn end_input(&mut self, _out: &mut Collector<U>) {}
+
+    /// Lets the host know all state that it does not.
+    fn flush_state(&mut self) {}
+
+    /// Called before the signal is forwarded.
+    fn notify(&mut self, _signal: Signal, _out: &mut Collector<U>) {}
+
+    /// Called at the end of each call of the segment, before rows are flushed.
+    fn flush(&mut self) {}
 }
+
+/// What an operator of two inputs does with each record; as [`Function`].
+pub(crate) trait TwoInputFunction<A: Record + ?Sized, B: Record + ?Sized, U: Record + ?Sized>: 'static {
+    /// As [`Function::open`].
+    ///
+    /// # Errors
+    /// An error fails the attempt.
+    fn open(&mut self, _runtime: &RuntimeContext) -> Result<()> {
+        Ok(())
+    }
+
+    /// A record of the first input.
+    fn process1(
+        &mut self,
+        record: A::View<'_>,
+        element: Element,
+        out: &mut Collector<U>,
+        side_outputs: &mut SideOutputs,
+    );
+
+    /// A record of the second input.
+    fn process2(
+        &mut self,
+        record: B::View<'_>,
+        element: Element,
+        out: &mut Collector<U>,
+        side_outputs: &mut SideOutputs,
+    );
+
+    /// As [`Function::begin_batch`]; `input` is 0 or 1.
+    fn begin_batch(&mut self, _input: u32, _rows: &[u8]) {}
+
+    /// As [`Function::begin_timers`].
+    fn begin_timers(&mut self, _timers: &[Timer<'_>]) {}
+
+    /// As [`Function::on_timer`].
+    fn on_timer(
+        &mut self,
+        _domain: TimeDomain,
+        _timer: Timer<'_>,
+        _out: &mut Collector<U>,
+        _side_outputs: &mut SideOutputs,
+    ) {
+        current::fail(current::node(), NO_TIMERS);
+    }
+
+    /// As [`Function::process_watermark`].
+    fn process_watermark(&mut self, _timestamp: i64, _out: &mut Collector<U>) {}
+
+    /// Input 0 or 1 has ended.
+    fn end_input(&mut self, _input: u32, _out: &mut Collector<U>) {}
+
+    /// As [`Function::flush_state`].
+    fn flush_state(&mut self) {}
+}
+
+const NO_TIMERS: &str = "a timer fires in an operator that registers none";
 
 /// Collectors of a node's side outputs, by name.
 pub(crate) struct SideOutputs(pub(crate) Vec<(String, Box<dyn AnyCollector>)>);
 
-/// A function in its place.
-pub(crate) struct Operator<T: Record + ?Sized, U: Record + ?Sized, F> {
-    node: u32,
-    function: F,
-    out: Collector<U>,
-    side_outputs: SideOutputs,
-    _input: std::marker::PhantomData<T>,
+impl SideOutputs {
+    /// Hands a record to a side output, if somebody took it.
+    ///
+    /// # Panics
+    /// Panics if the side output was taken with a tag of another type.
+    pub(crate) fn output<X: Record + ?Sized>(&mut self, tag: &OutputTag<X>, timestamp: i64, record: X::View<'_>) {
+        self.collect::<X>(tag.name(), record, timestamp);
+    }
+
+    /// As [`SideOutputs::output`], by the name of the tag.
+    pub(crate) fn collect<X: Record + ?Sized>(&mut self, name: &str, record: X::View<'_>, timestamp: i64) {
+        let Some((_, collector)) = self.0.iter_mut().find(|(side, _)| side == name) else {
+            return;
+        };
+        let Some(collector) = collector.as_any().downcast_mut::<Collector<X>>() else {
+            panic!("side output \"{name}\" was taken with a tag of another record type");
+        };
+        collector.set_timestamp(timestamp);
+        collector.collect(record);
+    }
+}
+
+/// Where the records of a node go.
+pub(crate) struct Outputs<U: Record + ?Sized> {
+    pub(crate) node: u32,
+    pub(crate) main: Collector<U>,
+    pub(crate) sides: SideOutputs,
+}
+
+impl<U: Record + ?Sized> Outputs<U> {
+    /// Those of the node that is being built.
+    pub(crate) fn new(wiring: &mut dyn Wiring) -> Self {
+        Self { node: wiring.node(), main: collector(wiring, None), sides: wiring.side_outputs() }
+    }
+
+    /// Marks the node as running, on a record or timer of this timestamp.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self, timestamp: i64) {
+        current::enter(self.node);
+        self.main.set_timestamp(timestamp);
+    }
+}
+
+impl<U: Record + ?Sized> Outputs<U> {
+    fn process_side_watermarks(&mut self, timestamp: i64) {
+        self.sides.0.iter_mut().for_each(|(_, side)| side.process_watermark(timestamp));
+    }
+
+    fn process_side_watermark_status(&mut self, idle: bool) {
+        self.sides.0.iter_mut().for_each(|(_, side)| side.process_watermark_status(idle));
+    }
+}
+
+impl<U: Record + ?Sized> Lifecycle for Outputs<U> {
+    fn process_watermark(&mut self, timestamp: i64) {
+        self.main.process_watermark(timestamp);
+        self.process_side_watermarks(timestamp);
+    }
+
+    fn process_watermark_status(&mut self, idle: bool) {
+        self.main.process_watermark_status(idle);
+        self.process_side_watermark_status(idle);
+    }
+
+    fn notify(&mut self, signal: Signal) {
+        self.main.notify(signal);
+        self.sides.0.iter_mut().for_each(|(_, side)| side.notify(signal));
+    }
+
+    fn end_input(&mut self) {
+        self.main.end_input();
+        self.sides.0.iter_mut().for_each(|(_, side)| side.end_input());
+    }
+
+    fn flush(&mut self) {
+        self.main.flush();
+        self.sides.0.iter_mut().for_each(|(_, side)| side.flush());
+    }
 }
 
 /// Rows that enter a segment.
@@ -102,13 +277,126 @@ pub(crate) enum Batch<'a> {
 
 /// The first operator of a segment.
 pub(crate) trait Head: Lifecycle {
-    /// Processes the rows in order until the batch ends or the call fails.
-    fn process_batch(&mut self, batch: Batch<'_>);
+    /// Processes the rows of a zero-based input in order until the batch ends or the call fails.
+    fn process_batch(&mut self, input: u32, batch: Batch<'_>);
 
     /// Polls a source; none if the operator is not one.
     fn poll_source(&mut self, _bytes_max: u32) -> Option<SourceStatus> {
         None
     }
+
+    /// Fires timers, laid out as `fire-timers` of the contract says.
+    fn fire_timers(&mut self, _timers: &Timers, _domain: TimeDomain, _due: &[u8]) {
+        current::fail(current::node(), NO_TIMERS);
+    }
+
+    /// Ends an input, and with the last one the operator.
+    fn end_input_number(&mut self, _input: u32) {
+        self.end_input();
+    }
+
+    /// Lets the host know all state that it does not.
+    fn flush_state(&mut self) {}
+}
+
+/// Hands each record of a batch to `process`, until it ends or the call fails.
+#[inline(always)]
+fn each_record<T: Record + ?Sized>(node: u32, batch: Batch<'_>, process: impl FnMut(T::View<'_>, Element)) {
+    match batch {
+        Batch::Rows(rows) => each_row::<T>(node, rows, process),
+        Batch::Lines(lines) => each_line::<T>(node, lines, process),
+    }
+}
+
+#[inline(always)]
+fn each_row<T: Record + ?Sized>(node: u32, batch: &[u8], mut process: impl FnMut(T::View<'_>, Element)) {
+    for (index, row) in (0_u32..).zip(Rows::new(batch)) {
+        current::enter_row(index);
+        let row = match row {
+            Ok(row) => row,
+            Err(bad) => return current::fail(node, &bad.to_string()),
+        };
+        let element = Element { timestamp: row.timestamp, key_hash: Some(row.key_hash) };
+        let decoded = T::decode(row.payload, |record| process(record, element));
+        if let Err(error) = decoded {
+            return not_a_record::<T>(node, index, error);
+        }
+        if current::interrupted() && !current::settle(Some((index, row.payload))) {
+            return;
+        }
+    }
+}
+
+#[inline(always)]
+fn each_line<T: Record + ?Sized>(node: u32, batch: &[u8], mut process: impl FnMut(T::View<'_>, Element)) {
+    let Ok(text) = std::str::from_utf8(batch) else {
+        return current::fail(node, "a batch of lines is not UTF-8");
+    };
+    let element = Element { timestamp: NO_TIMESTAMP, key_hash: None };
+    let mut start = 0;
+    for (index, end) in (0_u32..).zip(memchr::memchr_iter(b'\n', batch)) {
+        current::enter_row(index);
+        let line = &text[start..end];
+        start = end + 1;
+        if T::decode_line(line, |record| process(record, element)).is_none() {
+            let record_type = descriptor_of::<T>();
+            return current::fail(node, &format!("got lines of text for records of type {record_type}"));
+        }
+        if current::interrupted() && !current::settle(Some((index, line.as_bytes()))) {
+            return;
+        }
+    }
+}
+
+#[cold]
+fn not_a_record<T: Record + ?Sized>(node: u32, row: u32, error: DecodeError) {
+    let record_type = descriptor_of::<T>();
+    current::fail(node, &format!("row {row} of the batch is not a record of type {record_type}: {error}"));
+}
+
+/// Fires the timers of a call: `begin` sees all of them, then `fire` each in its turn.
+fn each_timer<F>(
+    function: &mut F,
+    timers: &Timers,
+    (node, domain, due): (u32, TimeDomain, &[u8]),
+    begin: impl FnOnce(&mut F, &[Timer<'_>]),
+    mut fire: impl FnMut(&mut F, Timer<'_>),
+) {
+    let bytes = match timers.begin_firing(domain, due) {
+        Ok(bytes) => bytes,
+        Err(error) => return current::fail(node, &format!("the timers of a call cannot be read: {error}")),
+    };
+    let batch: Vec<_> = (0..timers.firing_count()).map(|number| timers.timer(&bytes, number)).collect();
+    begin(function, &batch);
+    let mut fire = |timer: Timer<'_>| {
+        fire(function, timer);
+        !current::interrupted() || current::settle(None)
+    };
+    let mut goes_on = !current::failed();
+    for (number, timer) in batch.iter().enumerate() {
+        while goes_on && let Some((timestamp, key, namespace)) = timers.take_early(timer.timestamp) {
+            goes_on = fire(Timer { timestamp, hash: key_hash(&key), key: &key, namespace: &namespace });
+        }
+        if goes_on && timers.claim(number) {
+            goes_on = fire(*timer);
+        }
+    }
+    timers.end_firing();
+}
+
+/// Timestamp of what is collected when a timer fires.
+fn timestamp_of(domain: TimeDomain, timer: Timer<'_>) -> i64 {
+    match domain {
+        TimeDomain::EventTime => timer.timestamp,
+        TimeDomain::ProcessingTime => NO_TIMESTAMP,
+    }
+}
+
+/// A function in its place.
+pub(crate) struct Operator<T: Record + ?Sized, U: Record + ?Sized, F> {
+    function: F,
+    out: Outputs<U>,
+    _input: std::marker::PhantomData<T>,
 }
 
 impl<T, U, F> Operator<T, U, F>
@@ -117,61 +405,20 @@ where
     U: Record + ?Sized,
     F: Function<T, U>,
 {
-    pub(crate) fn new(node: u32, function: F, out: Collector<U>, side_outputs: SideOutputs) -> Self {
-        Self { node, function, out, side_outputs, _input: std::marker::PhantomData }
+    pub(crate) fn new(function: F, out: Outputs<U>) -> Self {
+        Self { function, out, _input: std::marker::PhantomData }
     }
+}
 
-    #[inline(always)]
-    fn process_element(&mut self, record: T::View<'_>, element: Element) {
-        current::enter(self.node);
-        self.out.set_timestamp(element.timestamp);
-        self.function.process(record, element, &mut self.out, &mut self.side_outputs);
-    }
-
-    fn process_rows(&mut self, batch: &[u8]) {
-        self.function.begin_batch(batch);
-        for (index, row) in (0_u32..).zip(Rows::new(batch)) {
-            current::enter_row(index);
-            let row = match row {
-                Ok(row) => row,
-                Err(bad) => return current::fail(self.node, &bad.to_string()),
-            };
-            let element = Element { timestamp: row.timestamp, key_hash: Some(row.key_hash) };
-            let decoded = T::decode(row.payload, |record| self.process_element(record, element));
-            if let Err(error) = decoded {
-                return self.not_a_record(index, error);
-            }
-            if current::interrupted() && !current::settle(Some((index, row.payload))) {
-                return;
-            }
-        }
-    }
-
-    fn process_lines(&mut self, batch: &[u8]) {
-        let Ok(text) = std::str::from_utf8(batch) else {
-            return current::fail(self.node, "a batch of lines is not UTF-8");
-        };
-        let element = Element { timestamp: NO_TIMESTAMP, key_hash: None };
-        let mut start = 0;
-        for (index, end) in (0_u32..).zip(memchr::memchr_iter(b'\n', batch)) {
-            current::enter_row(index);
-            let line = &text[start..end];
-            start = end + 1;
-            if T::decode_line(line, |record| self.process_element(record, element)).is_none() {
-                let record_type = descriptor_of::<T>();
-                return current::fail(self.node, &format!("got lines of text for records of type {record_type}"));
-            }
-            if current::interrupted() && !current::settle(Some((index, line.as_bytes()))) {
-                return;
-            }
-        }
-    }
-
-    #[cold]
-    fn not_a_record(&self, row: u32, error: DecodeError) {
-        let record_type = descriptor_of::<T>();
-        current::fail(self.node, &format!("row {row} of the batch is not a record of type {record_type}: {error}"));
-    }
+#[inline(always)]
+fn process_element<T, U, F>(function: &mut F, out: &mut Outputs<U>, record: T::View<'_>, element: Element)
+where
+    T: Record + ?Sized,
+    U: Record + ?Sized,
+    F: Function<T, U>,
+{
+    out.enter(element.timestamp);
+    function.process(record, element, &mut out.main, &mut out.sides);
 }
 
 impl<T, U, F> Head for Operator<T, U, F>
@@ -180,11 +427,32 @@ where
     U: Record + ?Sized,
     F: Function<T, U>,
 {
-    fn process_batch(&mut self, batch: Batch<'_>) {
-        match batch {
-            Batch::Rows(rows) => self.process_rows(rows),
-            Batch::Lines(lines) => self.process_lines(lines),
+    fn process_batch(&mut self, input: u32, batch: Batch<'_>) {
+        let Self { function, out, .. } = self;
+        if input != 0 {
+            return current::fail(out.node, &format!("got rows for input {input} of an operator with one input"));
         }
+        if let Batch::Rows(rows) = batch {
+            current::enter(out.node);
+            function.begin_batch(rows);
+            if current::failed() {
+                return;
+            }
+        }
+        each_record::<T>(out.node, batch, |record, element| process_element::<T, U, F>(function, out, record, element));
+    }
+
+    fn fire_timers(&mut self, timers: &Timers, domain: TimeDomain, due: &[u8]) {
+        let Self { function, out, .. } = self;
+        current::enter(out.node);
+        each_timer(function, timers, (out.node, domain, due), F::begin_timers, |function, timer| {
+            out.enter(timestamp_of(domain, timer));
+            function.on_timer(domain, timer, &mut out.main, &mut out.sides);
+        });
+    }
+
+    fn flush_state(&mut self) {
+        self.function.flush_state();
     }
 }
 
@@ -195,7 +463,8 @@ where
     F: Function<T, U>,
 {
     fn process(&mut self, record: T::View<'_>, timestamp: i64) {
-        self.process_element(record, Element { timestamp, key_hash: None });
+        let Self { function, out, .. } = self;
+        process_element::<T, U, F>(function, out, record, Element { timestamp, key_hash: None });
     }
 }
 
@@ -206,42 +475,156 @@ where
     F: Function<T, U>,
 {
     fn process_watermark(&mut self, timestamp: i64) {
-        current::enter(self.node);
-        self.function.process_watermark(timestamp, &mut self.out);
+        current::enter(self.out.node);
+        self.function.process_watermark(timestamp, &mut self.out.main);
+        if !F::GENERATES_WATERMARKS {
+            self.out.main.process_watermark(timestamp);
+        }
+        self.out.process_side_watermarks(timestamp);
+    }
+
+    fn process_watermark_status(&mut self, idle: bool) {
+        if !F::GENERATES_WATERMARKS {
+            self.out.main.process_watermark_status(idle);
+        }
+        self.out.process_side_watermark_status(idle);
+    }
+
+    fn end_input(&mut self) {
+        current::enter(self.out.node);
+        self.function.end_input(&mut self.out.main);
+        self.out.end_input();
+    }
+
+    fn notify(&mut self, signal: Signal) {
+        current::enter(self.out.node);
+        self.function.notify(signal, &mut self.out.main);
+        self.out.notify(signal);
+    }
+
+    fn flush(&mut self) {
+        self.function.flush();
+        self.out.flush();
+    }
+}
+
+/// A function of two inputs in its place: always the first of a segment.
+pub(crate) struct TwoInputOperator<A: ?Sized, B: ?Sized, U: Record + ?Sized, F> {
+    function: F,
+    out: Outputs<U>,
+    has_ended: [bool; 2],
+    _inputs: std::marker::PhantomData<(Rc<A>, Rc<B>)>,
+}
+
+impl<A, B, U, F> TwoInputOperator<A, B, U, F>
+where
+    A: Record + ?Sized,
+    B: Record + ?Sized,
+    U: Record + ?Sized,
+    F: TwoInputFunction<A, B, U>,
+{
+    pub(crate) fn new(function: F, out: Outputs<U>) -> Self {
+        Self { function, out, has_ended: [false; 2], _inputs: std::marker::PhantomData }
+    }
+}
+
+impl<A, B, U, F> Head for TwoInputOperator<A, B, U, F>
+where
+    A: Record + ?Sized,
+    B: Record + ?Sized,
+    U: Record + ?Sized,
+    F: TwoInputFunction<A, B, U>,
+{
+    fn process_batch(&mut self, input: u32, batch: Batch<'_>) {
+        let Self { function, out, .. } = self;
+        if let Batch::Rows(rows) = batch {
+            current::enter(out.node);
+            function.begin_batch(input, rows);
+            if current::failed() {
+                return;
+            }
+        }
+        match input {
+            0 => each_record::<A>(out.node, batch, |record, element| {
+                out.enter(element.timestamp);
+                function.process1(record, element, &mut out.main, &mut out.sides);
+            }),
+            1 => each_record::<B>(out.node, batch, |record, element| {
+                out.enter(element.timestamp);
+                function.process2(record, element, &mut out.main, &mut out.sides);
+            }),
+            _ => current::fail(out.node, &format!("got rows for input {input} of an operator with two inputs")),
+        }
+    }
+
+    fn fire_timers(&mut self, timers: &Timers, domain: TimeDomain, due: &[u8]) {
+        let Self { function, out, .. } = self;
+        current::enter(out.node);
+        each_timer(function, timers, (out.node, domain, due), F::begin_timers, |function, timer| {
+            out.enter(timestamp_of(domain, timer));
+            function.on_timer(domain, timer, &mut out.main, &mut out.sides);
+        });
+    }
+
+    fn end_input_number(&mut self, input: u32) {
+        current::enter(self.out.node);
+        self.function.end_input(input, &mut self.out.main);
+        match self.has_ended.get_mut(input as usize) {
+            Some(has_ended) => *has_ended = true,
+            None => current::fail(self.out.node, &format!("input {input} of an operator with two inputs ended")),
+        }
+        if self.has_ended == [true; 2] {
+            self.end_input();
+        }
+    }
+
+    fn flush_state(&mut self) {
+        self.function.flush_state();
+    }
+}
+
+impl<A, B, U, F> Lifecycle for TwoInputOperator<A, B, U, F>
+where
+    A: Record + ?Sized,
+    B: Record + ?Sized,
+    U: Record + ?Sized,
+    F: TwoInputFunction<A, B, U>,
+{
+    fn process_watermark(&mut self, timestamp: i64) {
+        current::enter(self.out.node);
+        self.function.process_watermark(timestamp, &mut self.out.main);
         self.out.process_watermark(timestamp);
-        self.side_outputs.0.iter_mut().for_each(|(_, side)| side.process_watermark(timestamp));
     }
 
     fn process_watermark_status(&mut self, idle: bool) {
         self.out.process_watermark_status(idle);
-        self.side_outputs.0.iter_mut().for_each(|(_, side)| side.process_watermark_status(idle));
     }
 
     fn end_input(&mut self) {
-        current::enter(self.node);
-        self.function.end_input(&mut self.out);
         self.out.end_input();
-        self.side_outputs.0.iter_mut().for_each(|(_, side)| side.end_input());
+    }
+
+    fn notify(&mut self, signal: Signal) {
+        self.out.notify(signal);
     }
 
     fn flush(&mut self) {
         self.out.flush();
-        self.side_outputs.0.iter_mut().for_each(|(_, side)| side.flush());
     }
 }
 
 /// Makes the operator of a node; kept in the graph, called when a segment is built.
 pub(crate) trait OperatorFactory {
-    /// The operator as the first of a segment.
+    /// The operator as the first of a segment, which keeps the segment's keyed state and timers.
     ///
     /// # Errors
     /// Returns an error if user code cannot open.
-    fn head(&self, wiring: &mut dyn Wiring, context: &RuntimeContext) -> Result<Box<dyn Head>>;
+    fn head(&self, wiring: &mut dyn Wiring, states: &StateBackend) -> Result<Box<dyn Head>>;
 
     /// The operator behind another one: a `Box<dyn Downstream<T>>`.
     ///
     /// # Errors
-    /// Returns an error if the node can only be the first of a segment.
+    /// Returns an error if the node can only be the first of a segment, or user code cannot open.
     fn downstream(&self, wiring: &mut dyn Wiring) -> Result<Box<dyn Any>>;
 }
 
@@ -249,6 +632,8 @@ pub(crate) trait OperatorFactory {
 pub(crate) trait Wiring {
     /// The node that is being built.
     fn node(&self) -> u32;
+    /// Where the segment runs.
+    fn runtime(&self) -> &RuntimeContext;
     /// Targets of the main output or a side output; each is an output index
     /// for rows as they are, or a `Box<dyn Downstream<T>>`.
     fn targets(&mut self, side_output: Option<&str>) -> Vec<ErasedTarget>;
@@ -275,13 +660,14 @@ impl<T: Record + ?Sized, U: Record + ?Sized, M> FunctionFactory<T, U, M> {
         Self { make, _types: std::marker::PhantomData }
     }
 
-    fn operator<F>(&self, wiring: &mut dyn Wiring) -> Operator<T, U, F>
+    fn operator<F>(&self, wiring: &mut dyn Wiring) -> Result<Operator<T, U, F>>
     where
         M: Fn() -> F,
         F: Function<T, U>,
     {
-        let out = collector(wiring, None);
-        Operator::new(wiring.node(), (self.make)(), out, wiring.side_outputs())
+        let mut function = (self.make)();
+        function.open(wiring.runtime())?;
+        Ok(Operator::new(function, Outputs::new(wiring)))
     }
 }
 
@@ -292,14 +678,83 @@ where
     F: Function<T, U>,
     M: Fn() -> F + 'static,
 {
-    fn head(&self, wiring: &mut dyn Wiring, _context: &RuntimeContext) -> Result<Box<dyn Head>> {
-        Ok(Box::new(self.operator(wiring)))
+    fn head(&self, wiring: &mut dyn Wiring, _states: &StateBackend) -> Result<Box<dyn Head>> {
+        Ok(Box::new(self.operator(wiring)?))
     }
 
     fn downstream(&self, wiring: &mut dyn Wiring) -> Result<Box<dyn Any>> {
-        let operator: Box<dyn Downstream<T>> = Box::new(self.operator(wiring));
+        let operator: Box<dyn Downstream<T>> = Box::new(self.operator(wiring)?);
         Ok(Box::new(operator))
     }
+}
+
+/// Makes a function of one input with keyed state, from the segment's states.
+pub(crate) struct KeyedFunctionFactory<T: ?Sized, U: ?Sized, M> {
+    make: M,
+    _types: std::marker::PhantomData<(Rc<T>, Rc<U>)>,
+}
+
+impl<T: Record + ?Sized, U: Record + ?Sized, M> KeyedFunctionFactory<T, U, M> {
+    pub(crate) fn new(make: M) -> Self {
+        Self { make, _types: std::marker::PhantomData }
+    }
+}
+
+impl<T, U, F, M> OperatorFactory for KeyedFunctionFactory<T, U, M>
+where
+    T: Record + ?Sized,
+    U: Record + ?Sized,
+    F: Function<T, U>,
+    M: Fn(&StateBackend) -> F + 'static,
+{
+    fn head(&self, wiring: &mut dyn Wiring, states: &StateBackend) -> Result<Box<dyn Head>> {
+        let mut function = (self.make)(states);
+        function.open(states.runtime())?;
+        Ok(Box::new(Operator::<T, U, F>::new(function, Outputs::new(wiring))))
+    }
+
+    fn downstream(&self, wiring: &mut dyn Wiring) -> Result<Box<dyn Any>> {
+        Err(not_first(wiring))
+    }
+}
+
+/// Makes a function of two inputs, from the segment's states.
+pub(crate) struct TwoInputFactory<A: ?Sized, B: ?Sized, U: ?Sized, M> {
+    make: M,
+    _types: std::marker::PhantomData<(Rc<A>, Rc<B>, Rc<U>)>,
+}
+
+impl<A: Record + ?Sized, B: Record + ?Sized, U: Record + ?Sized, M> TwoInputFactory<A, B, U, M> {
+    pub(crate) fn new(make: M) -> Self {
+        Self { make, _types: std::marker::PhantomData }
+    }
+}
+
+impl<A, B, U, F, M> OperatorFactory for TwoInputFactory<A, B, U, M>
+where
+    A: Record + ?Sized,
+    B: Record + ?Sized,
+    U: Record + ?Sized,
+    F: TwoInputFunction<A, B, U>,
+    M: Fn(&StateBackend) -> F + 'static,
+{
+    fn head(&self, wiring: &mut dyn Wiring, states: &StateBackend) -> Result<Box<dyn Head>> {
+        let mut function = (self.make)(states);
+        function.open(states.runtime())?;
+        Ok(Box::new(TwoInputOperator::<A, B, U, F>::new(function, Outputs::new(wiring))))
+    }
+
+    fn downstream(&self, wiring: &mut dyn Wiring) -> Result<Box<dyn Any>> {
+        Err(not_first(wiring))
+    }
+}
+
+/// The error of a node that cannot stand behind another one.
+fn not_first(wiring: &dyn Wiring) -> Error {
+    Error::new(format!(
+        "node {} is not the first of its segment, but keeps keyed state or has two inputs",
+        wiring.node()
+    ))
 }
 
 /// A collector for an output of the node that is being built.

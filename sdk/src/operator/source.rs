@@ -4,10 +4,11 @@ use std::any::Any;
 
 use super::{Batch, Head, OperatorFactory, RuntimeContext, Wiring, collector};
 use crate::{
-    collector::{Collector, Lifecycle},
+    collector::{Collector, Lifecycle, Signal},
     current,
     error::{Error, Result},
     record::{Owned, Record},
+    state::StateBackend,
 };
 
 /// A source is polled at most this often in one call, even if all it emits is filtered away.
@@ -49,7 +50,7 @@ pub(crate) struct SourceOperator<U: Record + ?Sized, S> {
 }
 
 impl<U: Record + ?Sized, S: SourceFunction<U>> Head for SourceOperator<U, S> {
-    fn process_batch(&mut self, _: Batch<'_>) {
+    fn process_batch(&mut self, _: u32, _: Batch<'_>) {
         current::fail(self.node, "a source got rows");
     }
 
@@ -91,6 +92,10 @@ impl<U: Record + ?Sized, S> Lifecycle for SourceOperator<U, S> {
         self.out.end_input();
     }
 
+    fn notify(&mut self, signal: Signal) {
+        self.out.notify(signal);
+    }
+
     fn flush(&mut self) {
         self.out.flush();
     }
@@ -114,9 +119,9 @@ where
     S: SourceFunction<U>,
     M: Fn() -> S + 'static,
 {
-    fn head(&self, wiring: &mut dyn Wiring, context: &RuntimeContext) -> Result<Box<dyn Head>> {
+    fn head(&self, wiring: &mut dyn Wiring, states: &StateBackend) -> Result<Box<dyn Head>> {
         let mut source = (self.make)();
-        source.open(context)?;
+        source.open(states.runtime())?;
         Ok(Box::new(SourceOperator { node: wiring.node(), source, out: collector::<U>(wiring, None) }))
     }
 

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, rc::Rc};
 
 use engine_rows::{key_hash::key_hash, row::NO_TIMESTAMP};
 
-use super::{Element, Function, SideOutputs};
+use super::{Element, Function, RuntimeContext, SideOutputs};
 use crate::{
     collector::{Collector, Downstream, Lifecycle, OutputBuffer},
     current,
@@ -95,12 +95,24 @@ where
 /// Any number of records, on the main output and on side outputs.
 pub(crate) struct Process<F> {
     function: Rc<F>,
-    watermark: i64,
+    time: OperatorTime,
+}
+
+/// Where an operator runs, and how far event time has come.
+pub(crate) struct OperatorTime {
+    pub(crate) watermark: i64,
+    pub(crate) runtime: RuntimeContext,
+}
+
+impl Default for OperatorTime {
+    fn default() -> Self {
+        Self { watermark: i64::MIN, runtime: RuntimeContext::default() }
+    }
 }
 
 impl<F> Process<F> {
     pub(crate) fn new(function: Rc<F>) -> Self {
-        Self { function, watermark: i64::MIN }
+        Self { function, time: OperatorTime::default() }
     }
 }
 
@@ -111,6 +123,11 @@ where
     F: for<'a> Fn(T::View<'a>, &mut Context<'_>, &mut Collector<U>) -> R + 'static,
     R: Outcome,
 {
+    fn open(&mut self, runtime: &RuntimeContext) -> Result<()> {
+        self.time.runtime = runtime.clone();
+        Ok(())
+    }
+
     #[inline(always)]
     fn process(
         &mut self,
@@ -119,25 +136,29 @@ where
         out: &mut Collector<U>,
         side_outputs: &mut SideOutputs,
     ) {
-        let mut context = Context { timestamp: element.timestamp, watermark: self.watermark, side_outputs };
+        let mut context = Context { timestamp: element.timestamp, time: &self.time, side_outputs };
         if let Err(error) = (self.function)(record, &mut context, out).into_result() {
             current::reject(current::node(), &error);
         }
     }
 
     fn process_watermark(&mut self, timestamp: i64, _: &mut Collector<U>) {
-        self.watermark = timestamp;
+        self.time.watermark = timestamp;
     }
 }
 
 /// What a `process` function is told besides the record.
 pub struct Context<'c> {
     timestamp: i64,
-    watermark: i64,
+    time: &'c OperatorTime,
     side_outputs: &'c mut SideOutputs,
 }
 
-impl Context<'_> {
+impl<'c> Context<'c> {
+    pub(crate) fn new(timestamp: i64, time: &'c OperatorTime, side_outputs: &'c mut SideOutputs) -> Self {
+        Self { timestamp, time, side_outputs }
+    }
+
     /// Event time of the record in milliseconds since the Unix epoch, if it has one.
     pub fn timestamp(&self) -> Option<i64> {
         (self.timestamp != NO_TIMESTAMP).then_some(self.timestamp)
@@ -145,7 +166,12 @@ impl Context<'_> {
 
     /// The last watermark; `i64::MIN` before the first.
     pub fn current_watermark(&self) -> i64 {
-        self.watermark
+        self.time.watermark
+    }
+
+    /// Where the function runs: subtask, parallelism, attempt.
+    pub fn runtime(&self) -> &RuntimeContext {
+        &self.time.runtime
     }
 
     /// Hands a record to a side output. It is dropped if nobody took the side output
@@ -154,14 +180,7 @@ impl Context<'_> {
     /// # Panics
     /// Panics if the side output was taken with a tag of another type.
     pub fn output<X: Record + ?Sized>(&mut self, tag: &OutputTag<X>, record: X::View<'_>) {
-        let Some((_, collector)) = self.side_outputs.0.iter_mut().find(|(name, _)| name == tag.name()) else {
-            return;
-        };
-        let Some(collector) = collector.as_any().downcast_mut::<Collector<X>>() else {
-            panic!("side output \"{}\" was taken with a tag of another record type", tag.name());
-        };
-        collector.set_timestamp(self.timestamp);
-        collector.collect(record);
+        self.side_outputs.output(tag, self.timestamp, record);
     }
 }
 

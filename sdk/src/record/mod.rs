@@ -8,13 +8,19 @@
 
 mod value;
 mod pair;
+#[cfg(not(target_arch = "wasm32"))]
+mod show;
+mod tagged;
 
 pub use engine_rows::descriptor::TypeDescriptor;
 
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) use self::show::show;
 pub(crate) use self::value::write_bytes;
 
 pub use self::{
     pair::Pair,
+    tagged::{Either, TaggedUnion},
     value::{Bytes, KeyValue, Value},
 };
 
@@ -69,6 +75,12 @@ pub trait Record: 'static {
     /// Lends the record that a line of text is; only text is one.
     fn decode_line<R>(_line: &str, _f: impl FnOnce(Self::View<'_>) -> R) -> Option<R> {
         None
+    }
+
+    /// Bytes that the record takes encoded, about, for caches that have a limit. Records with many
+    /// parts override it, so that changing one of these does not cost more the more there are.
+    fn weigh(record: Self::Ref<'_>, scratch: &mut Vec<u8>) -> usize {
+        Self::with_encoded(record, scratch, <[u8]>::len)
     }
 
     /// Lends the encoded record, in `scratch` unless it lies in memory as it is encoded.
@@ -154,6 +166,18 @@ impl Nesting {
 /// Descriptor of a record type as text.
 pub(crate) fn descriptor_of<T: Record + ?Sized>() -> String {
     T::descriptor(Nesting::ROOT).to_string()
+}
+
+/// True if all values of the type take the same memory: none of it lies elsewhere.
+pub(crate) fn is_fixed_size(descriptor: &TypeDescriptor) -> bool {
+    match descriptor {
+        TypeDescriptor::String | TypeDescriptor::Bytes | TypeDescriptor::List(_) | TypeDescriptor::Map(..) => false,
+        TypeDescriptor::Option(value) => is_fixed_size(value),
+        TypeDescriptor::Tuple(elements) => elements.iter().all(is_fixed_size),
+        TypeDescriptor::Struct { fields, .. } => fields.iter().all(|(_, field)| is_fixed_size(field)),
+        TypeDescriptor::Sum { variants, .. } => variants.iter().all(|variant| variant.fields.iter().all(is_fixed_size)),
+        _ => true,
+    }
 }
 
 /// The bytes of a row are not a record of the expected type.
@@ -254,7 +278,7 @@ pub fn decode_value<'a, V: Value<'a>>(payload: &'a [u8]) -> Result<V, DecodeErro
 
 /// Implements [`Record`] for a type that owns all it holds and is a [`Value`].
 macro_rules! owned_record {
-    ([$($generics:tt)*] $type:ty) => {
+    ([$($generics:tt)*] $type:ty $(, encoded: $encoded:expr)?) => {
         impl<$($generics)*> Record for $type {
             type View<'a> = Self;
             type Ref<'a> = &'a Self;
@@ -296,15 +320,33 @@ macro_rules! owned_record {
             fn encode_within(record: &Self, out: &mut Vec<u8>) {
                 Value::write(record, out);
             }
+
+            #[inline]
+            fn weigh(record: &Self, scratch: &mut Vec<u8>) -> usize {
+                Value::weigh(record, scratch)
+            }
+
+            $(
+                #[inline]
+                fn with_encoded<R>(record: &Self, _scratch: &mut Vec<u8>, f: impl FnOnce(&[u8]) -> R) -> R {
+                    let encoded: fn(&Self) -> _ = $encoded;
+                    f(&encoded(record))
+                }
+            )?
         }
     };
 }
 
-macro_rules! owned_records {
-    ($($type:ty),*) => { $(owned_record!([] $type);)* };
+/// Numbers lend their bytes without a detour by memory on the heap.
+macro_rules! number_records {
+    ($($type:ty),*) => { $(owned_record!([] $type, encoded: |number| number.to_le_bytes());)* };
 }
 
-owned_records!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64, bool, char);
+pub(crate) use owned_record;
+
+number_records!(u8, u16, u32, u64, i8, i16, i32, i64, f32, f64);
+owned_record!([] bool);
+owned_record!([] char);
 owned_record!([T: for<'v> Value<'v> + 'static] Option<T>);
 owned_record!([T: for<'v> Value<'v> + 'static] Vec<T>);
 owned_record!([K: for<'v> Value<'v> + Ord + 'static, V: for<'v> Value<'v> + 'static] std::collections::BTreeMap<K, V>);

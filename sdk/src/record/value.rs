@@ -26,6 +26,13 @@ pub trait Value<'a>: Sized {
 
     /// Appends the value.
     fn write(&self, out: &mut Vec<u8>);
+
+    /// As [`super::Record::weigh`].
+    fn weigh(&self, scratch: &mut Vec<u8>) -> usize {
+        scratch.clear();
+        self.write(scratch);
+        scratch.len()
+    }
 }
 
 /// A value that can be part of a key: its encoding is canonical.

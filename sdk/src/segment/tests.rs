@@ -9,7 +9,7 @@ use super::{Failed, Segment};
 use crate::{
     bindings::{
         engine::plugin::graph::{Partitioner, StreamGraph},
-        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput},
+        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput, TimeDomain},
     },
     current,
     exports::declare,
@@ -49,6 +49,8 @@ fn context(nodes: &[u32], outputs: &[(u32, Option<u32>)]) -> OperatorContext {
 }
 
 fn open(graph: &SharedGraph, nodes: &[u32], outputs: &[(u32, Option<u32>)]) -> Segment {
+    let kinds = graph.borrow().nodes[nodes[0] as usize - 1].states.iter().map(|state| state.kind).collect();
+    host::declare_instance(0, kinds);
     Segment::open(&graph.borrow(), &context(nodes, outputs)).unwrap()
 }
 
@@ -89,7 +91,7 @@ fn one_output_of_a_node_serves_edges_with_and_without_a_selector() {
     assert_eq!(declaration.edges[1].selector, Some(0));
     // Map (2) with filter (6) behind it; outputs are not in the order of the edges.
     let mut segment = open(&graph, &[2, 6], &[(6, None), (2, Some(0)), (2, None)]);
-    assert_eq!(segment.process_batch(Batch::Rows(&rows(&[0, 1, 2]))), Ok(()));
+    assert_eq!(segment.process_batch(0, Batch::Rows(&rows(&[0, 1, 2]))), Ok(()));
     let calls = host::take_calls();
     for call in &calls {
         if let Call::Emit { output, rows, .. } = call {
@@ -110,7 +112,7 @@ fn rows_are_handed_over_when_a_buffer_is_full_and_at_the_end_of_a_call() {
     let (graph, _) = plan(|env| _ = env.from_sequence(0, 9).map(|n| n).sink_to(DiscardSink));
     let mut segment = open(&graph, &[2], &[(2, None)]);
     let records: Vec<i64> = (0..2000).collect();
-    assert_eq!(segment.process_batch(Batch::Rows(&rows(&records))), Ok(()));
+    assert_eq!(segment.process_batch(0, Batch::Rows(&rows(&records))), Ok(()));
     let emitted = emitted(host::take_calls());
     // A row has 24 bytes; the 1,366th crosses 32 KiB.
     assert_eq!(emitted.iter().map(|(_, count, _)| *count).collect::<Vec<_>>(), [1366, 634]);
@@ -118,7 +120,7 @@ fn rows_are_handed_over_when_a_buffer_is_full_and_at_the_end_of_a_call() {
 }
 
 #[test]
-fn windows_fire_before_the_watermark_is_forwarded() {
+fn timers_fire_before_the_watermark_is_forwarded() {
     let (graph, _) = plan(|env| {
         let counts = env.from_sequence(0, 9).key_by(|n| *n).window(GlobalWindows::end_of_stream()).count();
         counts.map(|(_, count)| count).sink_to(DiscardSink);
@@ -131,11 +133,14 @@ fn windows_fire_before_the_watermark_is_forwarded() {
             Row { key_hash: key_hash(&n.to_le_bytes()), timestamp: NO_TIMESTAMP, payload: &n.to_le_bytes() },
         );
     }
-    segment.process_batch(Batch::Rows(&batch)).unwrap();
+    segment.process_batch(0, Batch::Rows(&batch)).unwrap();
     segment.process_watermark(99).unwrap();
     segment.process_watermark_status(true).unwrap();
+    let (count, timers) = host::take_due_timers(0, TimeDomain::EventTime, i64::MAX, 10).unwrap();
+    assert_eq!(count, 1);
+    segment.fire_timers(TimeDomain::EventTime, i64::MAX, &timers).unwrap();
     segment.process_watermark(i64::MAX).unwrap();
-    segment.end_input().unwrap();
+    segment.end_input(0).unwrap();
     let mut expected = Vec::new();
     row::append(&mut expected, Row { key_hash: 0, timestamp: i64::MAX, payload: &2_u64.to_le_bytes() });
     assert_eq!(
@@ -161,7 +166,7 @@ fn lines_are_read_without_headers() {
         lines.flat_map(|line, out: &mut Collector<str>| out.write(format_args!("[{line}]"))).sink_to(DiscardSink);
     });
     let mut segment = open(&graph, &[2], &[(2, None)]);
-    segment.process_batch(Batch::Lines(&batch)).unwrap();
+    segment.process_batch(0, Batch::Lines(&batch)).unwrap();
     let calls = host::take_calls();
     let [Call::Emit { rows, .. }] = &calls[..] else { panic!("{calls:?}") };
     let lines = Rows::new(rows).map(|row| String::from_utf8(row.unwrap().payload.to_owned()).unwrap());
@@ -171,7 +176,7 @@ fn lines_are_read_without_headers() {
 
 #[track_caller]
 fn check_failure(segment: &mut Segment, batch: Batch<'_>, message: &str) {
-    assert_eq!(segment.process_batch(batch), Err(Failed));
+    assert_eq!(segment.process_batch(0, batch), Err(Failed));
     assert_eq!(host::take_calls(), [Call::Fail { node: 2, message: message.to_owned() }]);
     current::reset();
 }
@@ -196,7 +201,7 @@ fn a_failed_row_ends_the_batch_and_is_handed_over_as_it_came() {
         numbers.try_map(|n| u8::try_from(n).map_err(Into::into)).sink_to(DiscardSink);
     });
     let mut segment = open(&graph, &[2, 3], &[(3, None)]);
-    assert_eq!(segment.process_batch(Batch::Rows(&rows(&[1, 0, 5]))), Err(Failed));
+    assert_eq!(segment.process_batch(0, Batch::Rows(&rows(&[1, 0, 5]))), Err(Failed));
     let message = "out of range integral type conversion attempted".to_owned();
     let payload = 0_i64.to_le_bytes().to_vec();
     assert_eq!(host::take_calls(), [Call::RejectRow { node: 3, row: Some(1), message, payload }]);
@@ -232,7 +237,7 @@ fn the_running_operator_and_row_are_marked() {
         kept.key_by(|_| current::node()).count().sink_to(DiscardSink);
     });
     let mut segment = open(&graph, &[2, 3, 4, 5], &[(5, None), (4, Some(0))]);
-    segment.process_batch(Batch::Rows(&rows(&[1, 2]))).unwrap();
+    segment.process_batch(0, Batch::Rows(&rows(&[1, 2]))).unwrap();
     assert_eq!(current::node(), 0);
     for call in host::take_calls() {
         if let Call::Emit { output: 1, rows, .. } = call {

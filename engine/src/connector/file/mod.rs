@@ -1,7 +1,7 @@
 //! Files as source and sink.
 //!
-//! The source's enumerator lists files and deals them in chunks; its readers
-//! decompress and decode them. The sink's writers write hidden part files, which
+//! The source's enumerator lists files and deals them, in chunks or to be read side by
+//! side; its readers decompress and decode them. The sink's writers write hidden part files, which
 //! the committer makes visible.
 
 mod enumerator;
@@ -10,7 +10,7 @@ mod reader;
 mod sink;
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, BufReader, Read},
     path::{Path, PathBuf},
     time::Duration,
@@ -50,6 +50,20 @@ const COMPRESSED_BYTES: usize = 64 << 10;
 /// a file can make a reader allocate.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
+/// Files that a reader holds open together.
+const OPEN_FILES_MAX: usize = 64;
+/// Files that are dealt at once to be read side by side: a message of at most 4 MiB.
+const FILES_PER_SPLIT_MAX: usize = 1000;
+
+/// In which order files are read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum ReadOrder {
+    InOrder,
+    SideBySide,
+    /// Side by side if there are several files.
+    Auto,
+}
+
 /// How a file is compressed.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Compression {
@@ -72,11 +86,12 @@ pub(super) struct FileSourceOptions {
     watch_interval: Option<Duration>,
     /// None: by the size of the file.
     chunk_bytes: Option<u64>,
+    read_order: ReadOrder,
 }
 
 impl FileSourceOptions {
     pub(super) fn parse(spec: &ConnectorSpec) -> Result<Self, ConnectorError> {
-        let mut known = vec!["path", "compression", "rate", "watch", "watch-interval", "chunk-bytes"];
+        let mut known = vec!["path", "compression", "rate", "watch", "watch-interval", "chunk-bytes", "read-order"];
         known.extend(FORMAT_OPTIONS);
         let options = Options::new(spec, Role::Source, &known)?;
         let watch = options.value::<bool>("watch")?.unwrap_or(false);
@@ -105,6 +120,10 @@ impl FileSourceOptions {
             rate: options.positive("rate")?,
             watch_interval,
             chunk_bytes,
+            read_order: options.choice(
+                "read-order",
+                &[("in-order", ReadOrder::InOrder), ("side-by-side", ReadOrder::SideBySide), ("auto", ReadOrder::Auto)],
+            )?,
         })
     }
 
@@ -140,6 +159,39 @@ pub(super) struct FileSplit {
 }
 
 impl FileSplit {
+    /// The whole of a file.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be looked at.
+    fn whole(path: PathBuf, options: &FileSourceOptions) -> Result<Self, ConnectorError> {
+        let compression = match options.compression {
+            Some(compression) => compression,
+            None => detect_compression(&path)?,
+        };
+        let end = match compression {
+            Compression::None => Some(fs::metadata(&path).map_err(io_error("open", &path))?.len()),
+            Compression::Gzip | Compression::Zstd => None,
+        };
+        let path = path.into_os_string().into_string().expect("listing refuses names that are not UTF-8");
+        Ok(Self { path, start: 0, end, compression })
+    }
+}
+
+/// What a reader is given at once.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(super) enum DealtFiles {
+    /// To be read after what was dealt before, to which it belongs in event time.
+    Chunk(FileSplit),
+    /// Files to be read side by side.
+    SideBySide {
+        /// Canonical; at least one.
+        paths: Vec<String>,
+        /// There are further ones that belong to these.
+        more: bool,
+    },
+}
+
+impl DealtFiles {
     fn encode(&self) -> SourceSplit {
         SourceSplit(postcard::to_allocvec(self).expect("a split is plain data"))
     }
@@ -197,3 +249,6 @@ fn open_content(file: File, compression: Compression, path: &Path) -> Result<Box
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod event_time_tests;

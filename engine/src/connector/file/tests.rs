@@ -65,6 +65,13 @@ fn sorted_text(output: Output) -> Vec<String> {
     rows
 }
 
+fn chunk_of(split: &SourceSplit) -> FileSplit {
+    match DealtFiles::decode(split).expect("its own") {
+        DealtFiles::Chunk(chunk) => chunk,
+        DealtFiles::SideBySide { .. } => panic!("a chunk was expected"),
+    }
+}
+
 fn gzip(content: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::fast());
     io::Write::write_all(&mut encoder, content).expect("memory");
@@ -226,7 +233,7 @@ fn nothing_is_opened_that_was_not_granted() {
     let context = reader_context(0, 1, "string", &permissions, &clock, None);
     let mut reader = create_reader(&options, context).expect("valid");
     let split = FileSplit { path: secret, start: 0, end: Some(7), compression: Compression::None };
-    let error = reader.add_split(split.encode()).expect_err("refused").to_string();
+    let error = reader.add_split(DealtFiles::Chunk(split).encode()).expect_err("refused").to_string();
     assert!(error.starts_with("the job may not read "), "{error}");
 }
 
@@ -280,7 +287,7 @@ fn watched_directories_are_looked_at_once_an_interval() {
     let mut enumerator =
         FileEnumerator::new(options, 2, Arc::clone(&directory.permissions), clock.clone()).expect("it is there");
     let mut next = |subtask_index| match enumerator.next_split(subtask_index).expect("listed") {
-        SplitAssignment::Split(split) => FileSplit::decode(&split).expect("its own").path,
+        SplitAssignment::Split(split) => chunk_of(&split).path,
         SplitAssignment::Wait(millis) => format!("wait {millis}"),
         SplitAssignment::NoMoreSplits => "no more".to_owned(),
     };
@@ -306,7 +313,7 @@ fn chunks_are_small_enough_for_all_subtasks() {
         let mut enumerator = create_enumerator(&options, parallelism, "string", permissions).expect("it is there");
         let mut sizes = Vec::new();
         while let SplitAssignment::Split(split) = enumerator.next_split(0).expect("dealt") {
-            let split = FileSplit::decode(&split).expect("its own");
+            let split = chunk_of(&split);
             assert_eq!(split.start, sizes.iter().sum::<u64>(), "in file order");
             sizes.push(split.end.expect("plain") - split.start);
         }
@@ -333,7 +340,7 @@ fn chunks_of_failed_subtasks_are_dealt_again() {
     enumerator.add_splits_back(1, vec![second.clone()]);
     assert_eq!(next(&mut enumerator), SplitAssignment::Split(second));
     let SplitAssignment::Split(third) = next(&mut enumerator) else { panic!("three chunks") };
-    let third = FileSplit::decode(&third).expect("its own");
+    let third = chunk_of(&third);
     assert_eq!((third.start, third.end), (8, Some(10)));
     assert_eq!(next(&mut enumerator), SplitAssignment::NoMoreSplits);
     assert_ne!(first, SplitAssignment::NoMoreSplits);

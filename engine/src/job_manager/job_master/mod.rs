@@ -11,7 +11,7 @@
 //! | `scheduling` | regions that wait for slots, deployment, reports of tasks |
 //! | `failover` | failures, restarts, cancelling |
 //! | `slot_sharing`, `slot_pool` | which subtasks share a slot, and the slots there are |
-//! | `operator_coordinators` | enumerators and committers |
+//! | `operator_coordinators`, `watermark_alignment` | enumerators and committers, and how far sources are |
 //! | `restart_strategy` | whether and when to restart |
 //! | `resource_manager_connection`, `task_executors` | registrations and heartbeats |
 //!
@@ -32,6 +32,7 @@ mod failover;
 mod resource_manager_connection;
 mod scheduling;
 mod task_executors;
+pub mod watermark_alignment;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -317,6 +318,7 @@ impl JobMaster {
             JobMasterMessage::UpdateTaskExecutionState(update) => self.update_task_execution_state(from, update, now),
             JobMasterMessage::TaskRefused(attempt, reason) => self.handle_task_refused(from, attempt, &reason, now),
             JobMasterMessage::RequestSplit(request) => self.handle_split_request(from, request, now),
+            JobMasterMessage::ReportWatermark(report) => self.handle_watermark_report(from, report),
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => self.reconcile_deployments(heartbeat, now),
             JobMasterMessage::DisconnectTaskExecutor(id, reason) => {
                 self.task_executor_lost(&id, &format!("TaskExecutor {id} disconnected: {reason}"), now);
@@ -568,6 +570,7 @@ impl JobMaster {
                 | JobMasterMessage::UpdateTaskExecutionState(_)
                 | JobMasterMessage::TaskRefused(..)
                 | JobMasterMessage::RequestSplit(_)
+                | JobMasterMessage::ReportWatermark(_)
                 | JobMasterMessage::TaskExecutorHeartbeat(_)
                 | JobMasterMessage::DisconnectTaskExecutor(..)
                 | JobMasterMessage::Cancel

@@ -77,6 +77,15 @@ impl StatusWatermarkValve {
         }
     }
 
+    /// Channel and watermark of the least among the channels that count, and the greatest
+    /// watermark among them; none if all are idle. One that has yet to catch up does not count.
+    pub fn least_and_greatest(&self) -> Option<((usize, Timestamp), Timestamp)> {
+        let aligned = self.channels.iter().enumerate().filter(|(_, channel)| channel.aligned);
+        let watermarks = aligned.map(|(index, channel)| (index, channel.watermark));
+        let least = watermarks.clone().min_by_key(|(_, watermark)| *watermark)?;
+        Some((least, watermarks.map(|(_, watermark)| watermark).max()?))
+    }
+
     fn raise_to_minimum(&mut self) -> Option<ValveOutput> {
         let aligned = self.channels.iter().filter(|channel| channel.aligned);
         let minimum = aligned.map(|channel| channel.watermark).min()?;
@@ -182,6 +191,21 @@ mod tests {
                 assert_eq!(serde_json::Value::Array(outputs), step["out"], "{}, step {index}", trace["name"]);
             }
         }
+    }
+
+    #[test]
+    fn the_channel_that_holds_back_is_the_least_of_those_that_are_active() {
+        let mut valve = StatusWatermarkValve::new(3);
+        assert_eq!(valve.least_and_greatest(), Some(((0, Timestamp::MIN), Timestamp::MIN)));
+        for (channel, watermark) in [(0, 5), (1, 3), (2, 9)] {
+            valve.input_watermark(channel, Timestamp(watermark));
+        }
+        assert_eq!(valve.least_and_greatest(), Some(((1, Timestamp(3)), Timestamp(9))));
+        valve.input_status(1, WatermarkStatus::Idle);
+        assert_eq!(valve.least_and_greatest(), Some(((0, Timestamp(5)), Timestamp(9))));
+        valve.input_status(0, WatermarkStatus::Idle);
+        valve.input_status(2, WatermarkStatus::Idle);
+        assert_eq!(valve.least_and_greatest(), None);
     }
 
     #[test]

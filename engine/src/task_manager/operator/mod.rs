@@ -6,6 +6,7 @@
 //! it on when the call has returned.
 
 mod chain_plan;
+mod event_time;
 mod metrics;
 mod native_connectors;
 mod operator_chain;
@@ -23,12 +24,13 @@ use crate::{
     },
     connector::{ConnectorError, ReaderContext, SinkWriter, SourceReader, WriterContext},
     graph::stream_graph::ConnectorSpec,
+    state::{StateUsage, TimeDomain},
     task_manager::network::{Progress, ResultPartition, RoutingError},
     wasm::{CancelFlag, GuestError, MetricSnapshot, Replay, SandboxLimits, SegmentContext, SourceStatus},
 };
 
 pub use chain_plan::{ChainPlan, Destination, GateTarget, PlanError, PlannedKind, PlannedNode, PlannedOutput};
-pub use metrics::{OperatorCounters, TaskCounters};
+pub use metrics::{HoldingChannel, OperatorCounters, StateCounters, TaskCounters};
 pub use native_connectors::{NativeConnectors, PrintedRows};
 pub use operator_chain::{ChainSetup, OperatorChain, SourcePoll};
 pub use outputs::Outputs;
@@ -74,11 +76,39 @@ pub trait GuestSegment {
     /// Returns how the guest failed.
     fn process_watermark_status(&mut self, status: WatermarkStatus) -> Result<(), GuestError>;
 
+    /// Fires the next timers of the first operator that are due at a watermark or a
+    /// processing time, some thousands at most. Returns false if there were none.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError>;
+
+    /// When the next processing-time timer is to be fired.
+    fn next_processing_time(&self) -> Option<Timestamp>;
+
     /// Asks the first operator, a source, for about `max_bytes` of rows.
     ///
     /// # Errors
     /// Returns how the guest failed.
     fn poll_source(&mut self, max_bytes: u32) -> Result<SourceStatus, GuestError>;
+
+    /// The rows that follow come from this split of the source before the segment.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn begin_split(&mut self, split: u32) -> Result<(), GuestError>;
+
+    /// A split was read to its end.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn end_split(&mut self, split: u32) -> Result<(), GuestError>;
+
+    /// Tells operators that generate watermarks what time it is.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn advance_processing_time(&mut self, now: Timestamp) -> Result<(), GuestError>;
 
     /// An input of the first operator has ended; for a source, input 0 stands for
     /// the source itself.
@@ -98,6 +128,9 @@ pub trait GuestSegment {
 
     /// Bytes of memory that the instance holds.
     fn memory_bytes(&self) -> usize;
+
+    /// Keyed state and timers of the first operator.
+    fn state_usage(&self) -> StateUsage;
 
     /// Metrics of the operators.
     fn metrics(&self) -> Vec<MetricSnapshot>;

@@ -16,7 +16,10 @@ use std::{
 use super::{
     Backpressure, ChainPlan, Connectors, Destination, GateTarget, GuestSegment, OpenSegment, OperatorCounters,
     OperatorError, Origin, Outputs, PlannedKind, PlannedNode, RowErrorPolicy, RowErrors, SharedPlugin, TaskContext,
-    TaskCounters, row_errors::SharedReader,
+    TaskCounters,
+    event_time::{self, EventTime},
+    metrics::{HoldingChannel, StateCounters},
+    row_errors::SharedReader,
 };
 use crate::{
     base::{
@@ -30,8 +33,9 @@ use crate::{
     },
     graph::{
         job_graph::{ChainedOperator, JobVertex},
-        stream_graph::{ConnectorSpec, Operator},
+        stream_graph::{ConnectorSpec, Operator, StateKind, StreamNode},
     },
+    state::{StateDescriptor, StateShape, TimeDomain},
     task_manager::network::{CombinedWatermark, GateElement, ResultPartition, StatusWatermarkValve, ValveOutput},
     wasm::{CancelFlag, GuestError, Replay, SandboxLimits, SegmentContext, SourceStatus},
 };
@@ -89,15 +93,15 @@ struct Input {
     open: usize,
 }
 
-struct NativeSource {
+pub(super) struct NativeSource {
     node: u32,
-    reader: SharedReader,
+    pub(super) reader: SharedReader,
     /// Its place among the readers that positions are asked of.
     place: usize,
     outputs: Outputs,
 }
 
-struct NativeSink {
+pub(super) struct NativeSink {
     node: u32,
     writer: Box<dyn SinkWriter>,
     committables: Vec<Committable>,
@@ -105,32 +109,33 @@ struct NativeSink {
     dirty: bool,
 }
 
-enum NodeKind {
+pub(super) enum NodeKind {
     Source(NativeSource),
     Segment(Box<dyn GuestSegment>),
     SourceSegment(Box<dyn GuestSegment>),
     Sink(NativeSink),
 }
 
-struct ChainNode {
-    kind: NodeKind,
+pub(super) struct ChainNode {
+    pub(super) kind: NodeKind,
     inputs: Vec<Input>,
     combined: CombinedWatermark,
-    ended: bool,
+    pub(super) ended: bool,
+    pub(super) event_time: EventTime,
     /// By exit, the operators of the chain that take its elements.
-    locals: Vec<Rc<[LocalTarget]>>,
+    pub(super) locals: Vec<Rc<[LocalTarget]>>,
     counters: Arc<OperatorCounters>,
 }
 
 #[derive(Clone, Copy)]
-struct LocalTarget {
-    node: usize,
+pub(super) struct LocalTarget {
+    pub(super) node: usize,
     input: usize,
     channel: usize,
 }
 
 impl ChainNode {
-    fn outputs(&mut self) -> Option<&mut Outputs> {
+    pub(super) fn outputs(&mut self) -> Option<&mut Outputs> {
         match &mut self.kind {
             NodeKind::Source(source) => Some(&mut source.outputs),
             NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) => Some(segment.outputs()),
@@ -141,7 +146,7 @@ impl ChainNode {
 
 /// The operators of one task at work.
 pub struct OperatorChain {
-    nodes: Vec<ChainNode>,
+    pub(super) nodes: Vec<ChainNode>,
     gates: Vec<GateTarget>,
     counters: Arc<TaskCounters>,
     row_errors: Rc<RefCell<RowErrors>>,
@@ -171,6 +176,7 @@ impl OperatorChain {
             nodes.push(opener.open_node(planned)?);
         }
         nodes.reverse();
+        event_time::connect_sources(&mut nodes);
         Ok(Self {
             nodes,
             gates: plan.gates.clone(),
@@ -202,7 +208,7 @@ impl OperatorChain {
         backpressure: &mut dyn Backpressure,
     ) -> Result<SourcePoll, OperatorError> {
         let poll = match &mut self.nodes[place].kind {
-            NodeKind::Source(_) => self.poll_native_source(place, max_bytes)?,
+            NodeKind::Source(_) => self.poll_native_source(place, max_bytes, backpressure)?,
             NodeKind::SourceSegment(_) => self.poll_guest_source(place, max_bytes)?,
             NodeKind::Segment(_) | NodeKind::Sink(_) => unreachable!("only sources are polled"),
         };
@@ -213,7 +219,12 @@ impl OperatorChain {
         Ok(poll)
     }
 
-    fn poll_native_source(&mut self, place: usize, max_bytes: usize) -> Result<SourcePoll, OperatorError> {
+    fn poll_native_source(
+        &mut self,
+        place: usize,
+        max_bytes: usize,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<SourcePoll, OperatorError> {
         let NodeKind::Source(source) = &mut self.nodes[place].kind else { unreachable!("asked for a native source") };
         let polled = source.reader.borrow_mut().poll(max_bytes);
         let output = polled.map_err(|error| {
@@ -221,6 +232,8 @@ impl OperatorChain {
             let failure = self.row_errors.borrow_mut().take_failure();
             failure.map_or_else(|| source.failed(error), OperatorError::RowErrors)
         })?;
+        self.name_splits(place, backpressure)?;
+        let NodeKind::Source(source) = &mut self.nodes[place].kind else { unreachable!("it is one") };
         match output {
             ReaderOutput::Records(batch) => {
                 let emitted = source.outputs.emit_batch(&batch);
@@ -251,11 +264,17 @@ impl OperatorChain {
     ///
     /// # Errors
     /// Returns an error if the split cannot be opened.
-    pub fn add_split(&mut self, place: usize, split: SourceSplit) -> Result<(), OperatorError> {
+    pub fn add_split(
+        &mut self,
+        place: usize,
+        split: SourceSplit,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
         match &mut self.nodes[place].kind {
             NodeKind::Source(source) => {
                 let added = source.reader.borrow_mut().add_split(split);
-                added.map_err(|error| source.failed(error))
+                added.map_err(|error| source.failed(error))?;
+                self.name_splits(place, backpressure)
             }
             NodeKind::Segment(_) | NodeKind::SourceSegment(_) | NodeKind::Sink(_) => Ok(()),
         }
@@ -344,6 +363,7 @@ impl OperatorChain {
             NodeKind::Segment(segment) => {
                 let input = u32::try_from(to.input).expect("inputs are counted in 32 bits");
                 segment.process_batch(input, batch).map_err(|error| self.guest_failed(error, Some(input)))?;
+                self.hand_back_split_times(to.node);
                 self.drain(to.node, backpressure)
             }
             NodeKind::Sink(sink) => {
@@ -372,6 +392,9 @@ impl OperatorChain {
                     let watermark = self.nodes[to.node].combined.watermark();
                     self.counters.input_watermark.store(watermark.0, Ordering::Relaxed);
                 }
+                if let ValveOutput::Watermark(watermark) = combined {
+                    while self.fire_timers(to.node, TimeDomain::EventTime, watermark, backpressure)? {}
+                }
                 let NodeKind::Segment(segment) = &mut self.nodes[to.node].kind else { continue };
                 let processed = match combined {
                     ValveOutput::Watermark(watermark) => segment.process_watermark(watermark),
@@ -384,8 +407,51 @@ impl OperatorChain {
         Ok(())
     }
 
+    /// Fires the next timers of a node that are due. Returns false if there were none.
+    fn fire_timers(
+        &mut self,
+        place: usize,
+        domain: TimeDomain,
+        time: Timestamp,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<bool, OperatorError> {
+        let NodeKind::Segment(segment) = &mut self.nodes[place].kind else { return Ok(false) };
+        if !segment.fire_timers(domain, time).map_err(|error| self.guest_failed(error, None))? {
+            return Ok(false);
+        }
+        self.drain(place, backpressure)?;
+        Ok(true)
+    }
+
+    /// When the next processing-time timer is to be fired. Those of an operator that
+    /// has ended are not fired any more.
+    pub fn next_processing_time(&self) -> Option<Timestamp> {
+        let next = |node: &ChainNode| match &node.kind {
+            NodeKind::Segment(segment) if !node.ended => segment.next_processing_time(),
+            _ => None,
+        };
+        self.nodes.iter().filter_map(next).min()
+    }
+
+    /// Fires processing-time timers that are due, some thousands of each operator.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails or the task is told to stop.
+    pub fn fire_processing_timers(
+        &mut self,
+        now: Timestamp,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
+        for place in 0..self.nodes.len() {
+            if !self.nodes[place].ended {
+                self.fire_timers(place, TimeDomain::ProcessingTime, now, backpressure)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Hands on what a node emitted: first within the chain, then into the channels.
-    fn drain(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+    pub(super) fn drain(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
         while let Some((output, element)) = self.nodes[place].outputs().and_then(Outputs::take_local) {
             let targets = Rc::clone(&self.nodes[place].locals[output]);
             let is_source = matches!(self.nodes[place].kind, NodeKind::Source(_));
@@ -529,11 +595,16 @@ impl OperatorChain {
         let mut bytes = 0;
         let mut dropped_log_lines = 0;
         let mut metrics = Vec::new();
+        *self.counters.held_back_by.lock().expect("readers only copy") = self.held_back_by();
         for node in &self.nodes {
+            node.counters.input_watermark.store(node.combined.watermark().0, Ordering::Relaxed);
             if let NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) = &node.kind {
                 bytes += segment.memory_bytes() as u64;
                 dropped_log_lines += segment.dropped_log_lines();
                 metrics.extend(segment.metrics());
+                if let Some(state) = node.counters.state.get() {
+                    state.publish(&segment.state_usage());
+                }
             }
         }
         self.counters.guest_memory_bytes.store(bytes, Ordering::Relaxed);
@@ -541,7 +612,23 @@ impl OperatorChain {
         *self.counters.guest_metrics.lock().expect("readers only copy") = metrics;
     }
 
-    fn guest_failed(&self, error: GuestError, input: Option<u32>) -> OperatorError {
+    /// The channel of a gate that holds the watermark of its operator back.
+    fn held_back_by(&self) -> Option<HoldingChannel> {
+        // The operators behind the gates of one task are one, but for unions of sinks.
+        let node = self.gates.first()?.node;
+        let inputs = self.nodes[node].inputs.iter().enumerate();
+        let inputs = inputs.filter_map(|(input, of)| Some((input, of.valve.least_and_greatest()?)));
+        let (input, ((channel, watermark), _)) = inputs.clone().min_by_key(|(_, (least, _))| least.1)?;
+        let greatest = inputs.map(|(_, (_, greatest))| greatest).max()?;
+        let gates = self.gates.iter().enumerate();
+        let of_input =
+            gates.filter(|(_, gate)| (gate.node, gate.input) == (node, input) && gate.first_channel <= channel);
+        let (gate, target) = of_input.max_by_key(|(_, gate)| gate.first_channel)?;
+        let holds_back = watermark < greatest;
+        holds_back.then_some(HoldingChannel { gate, channel: channel - target.first_channel, watermark })
+    }
+
+    pub(super) fn guest_failed(&self, error: GuestError, input: Option<u32>) -> OperatorError {
         let mut row_errors = self.row_errors.borrow_mut();
         if let Some(failure) = row_errors.take_failure() {
             return OperatorError::RowErrors(failure);
@@ -561,6 +648,20 @@ impl NativeSink {
     fn failed(&self, error: ConnectorError) -> OperatorError {
         OperatorError::Connector { node: self.node, error, position: String::new() }
     }
+}
+
+fn state_descriptors(node: &StreamNode) -> impl Iterator<Item = StateDescriptor> {
+    node.states.iter().map(|state| StateDescriptor {
+        operator: node.name.clone(),
+        name: state.name.clone(),
+        shape: match state.kind {
+            StateKind::Value | StateKind::Reducing | StateKind::Aggregating => Some(StateShape::Value),
+            StateKind::List => Some(StateShape::List),
+            StateKind::Map => Some(StateShape::Map),
+            StateKind::Broadcast | StateKind::OperatorList | StateKind::OperatorUnionList => None,
+        },
+        has_time_to_live: state.time_to_live.is_some(),
+    })
 }
 
 struct Opener<'a> {
@@ -591,13 +692,18 @@ impl Opener<'_> {
             });
             local.collect::<Rc<[_]>>()
         });
+        let counters = self.setup.counters.operator(operator.node.id);
+        if operator.node.key_type.is_some() {
+            counters.state.get_or_init(StateCounters::default);
+        }
         Ok(ChainNode {
             kind,
             inputs: planned.inputs.iter().map(input).collect(),
             combined: CombinedWatermark::new(planned.inputs.len()),
             ended: false,
+            event_time: EventTime::new(planned.operators.iter().map(|index| &vertex.operators[*index].node)),
             locals: locals.collect(),
-            counters: self.setup.counters.operator(operator.node.id),
+            counters,
         })
     }
 
@@ -619,7 +725,8 @@ impl Opener<'_> {
     ) -> Result<Box<dyn GuestSegment>, OperatorError> {
         let outputs = self.outputs(planned);
         let context = &self.setup.context;
-        let nodes = planned.operators.iter().map(|index| self.setup.vertex.operators[*index].node.id);
+        let nodes = planned.operators.iter().map(|index| &self.setup.vertex.operators[*index].node);
+        let first = &self.setup.vertex.operators[planned.operators[0]].node;
         let context = SegmentContext {
             job_name: context.job_name.clone(),
             task_name: context.task_name.clone(),
@@ -627,7 +734,10 @@ impl Opener<'_> {
             parallelism: context.parallelism,
             max_parallelism: context.max_parallelism,
             attempt: context.attempt_number,
-            nodes: nodes.collect(),
+            nodes: nodes.clone().map(|node| node.id).collect(),
+            operator: first.name.clone(),
+            is_keyed: first.key_type.is_some(),
+            states: nodes.flat_map(state_descriptors).collect(),
             outputs: planned.outputs.iter().map(|output| output.exit.clone()).collect(),
             state_cache_bytes: self.setup.limits.state_cache_bytes as u64,
         };

@@ -31,6 +31,9 @@ use crate::{
 /// it emitted.
 const LOCAL_BATCH_BYTES_MAX: usize = 256 << 10;
 
+/// Reports of splits that are kept for one batch, whose rows come from one split.
+const SPLIT_TIMES_MAX: usize = 16;
+
 /// One exit.
 struct Output {
     /// Places in `partitions`.
@@ -51,6 +54,8 @@ pub struct Outputs {
     partitions: Vec<ResultPartition>,
     local: VecDeque<(usize, StreamElement)>,
     counters: Arc<TaskCounters>,
+    /// How far splits have come, as the segment reported.
+    split_times: Vec<(u32, Timestamp)>,
     row_errors: Rc<RefCell<RowErrors>>,
     task_name: String,
 }
@@ -94,6 +99,7 @@ impl Outputs {
             partitions,
             local: VecDeque::new(),
             counters: Arc::clone(counters),
+            split_times: Vec::new(),
             row_errors: Rc::clone(row_errors),
             task_name: task_name.to_owned(),
         }
@@ -161,6 +167,7 @@ impl Outputs {
             return;
         }
         exit.watermark = watermark;
+        exit.counters.output_watermark.store(watermark.0, Ordering::Relaxed);
         self.send(output, &StreamElement::Watermark(watermark));
     }
 
@@ -194,6 +201,18 @@ impl Outputs {
             (0..self.outputs.len()).for_each(|output| self.close_batch(output));
         }
         self.local.pop_front()
+    }
+
+    /// Takes how far splits have come, as the segment reported since the last time.
+    pub(super) fn take_split_times(&mut self) -> Vec<(u32, Timestamp)> {
+        std::mem::take(&mut self.split_times)
+    }
+
+    /// The least watermark of all exits, and whether all are idle.
+    pub(super) fn watermark(&self) -> (Timestamp, WatermarkStatus) {
+        let watermark = self.outputs.iter().map(|output| output.watermark).min().unwrap_or(Timestamp::MAX);
+        let active = self.outputs.iter().any(|output| output.status == WatermarkStatus::Active);
+        (watermark, if active { WatermarkStatus::Active } else { WatermarkStatus::Idle })
     }
 
     /// Sends what waits for room in the channels.
@@ -237,6 +256,12 @@ impl EmitTarget for Outputs {
 
     fn emit_watermark_status(&mut self, output: u32, status: WatermarkStatus) {
         self.send_watermark_status(output as usize, status);
+    }
+
+    fn report_split_time(&mut self, split: u32, timestamp: Timestamp) {
+        if self.split_times.len() < SPLIT_TIMES_MAX {
+            self.split_times.push((split, timestamp));
+        }
     }
 
     fn reject_row(&mut self, node: u32, row: Option<u32>, message: &str, payload: &[u8]) -> Verdict {

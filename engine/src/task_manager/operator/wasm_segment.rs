@@ -8,6 +8,7 @@ use crate::{
         clock::Timestamp,
         stream_element::{RecordBatch, WatermarkStatus},
     },
+    state::{StateUsage, TimeDomain},
     wasm::{CompiledPlugin, GuestError, MetricSnapshot, Segment, SourceStatus},
 };
 
@@ -31,8 +32,28 @@ impl GuestSegment for Segment<Outputs> {
         self.process_watermark_status(status)
     }
 
+    fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError> {
+        self.fire_timers(domain, time)
+    }
+
+    fn next_processing_time(&self) -> Option<Timestamp> {
+        self.next_processing_time()
+    }
+
     fn poll_source(&mut self, max_bytes: u32) -> Result<SourceStatus, GuestError> {
         self.poll_source(max_bytes)
+    }
+
+    fn begin_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.begin_split(split)
+    }
+
+    fn end_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.end_split(split)
+    }
+
+    fn advance_processing_time(&mut self, now: Timestamp) -> Result<(), GuestError> {
+        self.advance_processing_time(now)
     }
 
     fn end_input(&mut self, input: u32) -> Result<(), GuestError> {
@@ -49,6 +70,10 @@ impl GuestSegment for Segment<Outputs> {
 
     fn memory_bytes(&self) -> usize {
         self.memory_bytes()
+    }
+
+    fn state_usage(&self) -> StateUsage {
+        self.state_usage()
     }
 
     fn metrics(&self) -> Vec<MetricSnapshot> {

@@ -145,7 +145,12 @@ fn hint(failure: GuestFailure, entry_point: EntryPoint) -> &'static str {
         | GuestFailure::Trap
         | GuestFailure::Canceled
         | GuestFailure::IllegalState
-        | GuestFailure::GraphMismatch => "",
+        | GuestFailure::GraphMismatch
+        // Their messages say what to do.
+        | GuestFailure::WrongKeyGroup
+        | GuestFailure::StateLimit
+        | GuestFailure::StateValueLimit
+        | GuestFailure::TimerLimit => "",
     }
 }
 

@@ -15,6 +15,7 @@
 
 mod failure;
 mod mailbox;
+pub mod source_alignment;
 mod stream_task;
 mod times;
 
@@ -43,14 +44,19 @@ use crate::{
     graph::job_graph::{Artifact, JobVertex},
     protocol::{
         job_master::{
-            FailureCause, OperatorMetric, Recoverability, SplitAnswer, TaskExecutionStateUpdate, TaskMetrics, TaskState,
+            FailureCause, HoldingSubtask, MaxAllowedWatermark, OperatorMetric, Recoverability, SplitAnswer,
+            TaskExecutionStateUpdate, TaskMetrics, TaskState,
+            operator_metrics::{
+                CURRENT_INPUT_WATERMARK, CURRENT_OUTPUT_WATERMARK, MAX_KEY_GROUP_STATE_BYTES, NUM_EVENT_TIME_TIMERS,
+                NUM_PROCESSING_TIME_TIMERS, NUM_STATE_ENTRIES, STATE_BYTES,
+            },
         },
-        task_executor::{JobInformation, TaskDeployment},
+        task_executor::{InputGateDeployment, JobInformation, TaskDeployment},
     },
     task_manager::{
         RunningTask, TaskEvent, TaskEventSink,
         network::ResultPartitionManager,
-        operator::{ChainPlan, Connectors, SharedPlugin, TaskContext, TaskCounters},
+        operator::{ChainPlan, Connectors, HoldingChannel, SharedPlugin, TaskContext, TaskCounters},
         task_name,
     },
     wasm::MetricValue,
@@ -123,7 +129,8 @@ pub fn start(
     let counters = Arc::new(TaskCounters::new(operators.iter().map(|operator| operator.node.id)));
     let times = Arc::new(TaskTimes::new(services.clock.monotonic()));
     let (mailbox, sender) = Mailbox::new(services.clock.clone(), Arc::clone(&times), PEER_GONE_GRACE);
-    let shared = SharedTask { sender, counters, times, clock: services.clock.clone() };
+    let inputs = TaskInputs { info: Arc::clone(&info), vertex, gates: deployment.gates.clone() };
+    let shared = SharedTask { sender, counters, times, clock: services.clock.clone(), inputs: Arc::new(inputs) };
     let events = Arc::clone(&services.events);
     let reporter = Reporter { attempt, events, shared: shared.clone(), terminal: false };
     // Linux shows the first 15 bytes; a name with a zero byte would be refused.
@@ -239,13 +246,40 @@ struct SharedTask {
     counters: Arc<TaskCounters>,
     times: Arc<TaskTimes>,
     clock: Clock,
+    inputs: Arc<TaskInputs>,
+}
+
+/// Where the channels of a task's gates come from.
+struct TaskInputs {
+    info: Arc<JobInformation>,
+    /// Place in [`JobInformation::vertices`].
+    vertex: usize,
+    gates: Vec<InputGateDeployment>,
+}
+
+impl TaskInputs {
+    fn holding_subtask(&self, holding: HoldingChannel) -> Option<HoldingSubtask> {
+        let producer = self.info.vertices[self.vertex].inputs.get(holding.gate)?.producer;
+        let vertex = self.info.vertices.iter().find(|vertex| vertex.id == producer)?;
+        let channel = self.gates.get(holding.gate)?.channels.get(holding.channel)?;
+        Some(HoldingSubtask {
+            vertex: vertex.name.clone(),
+            subtask_index: channel.partition.partition.partition_index,
+            watermark: known(holding.watermark.0),
+        })
+    }
+}
+
+/// A watermark, if there was one.
+fn known(watermark: i64) -> Option<i64> {
+    (watermark != i64::MIN).then_some(watermark)
 }
 
 impl SharedTask {
     fn metrics(&self) -> TaskMetrics {
         let counters = &self.counters;
         let shares = self.times.shares(self.clock.monotonic());
-        let input_watermark = counters.input_watermark.load(Ordering::Relaxed);
+        let held_back_by = *counters.held_back_by.lock().expect("the writer only copies");
         TaskMetrics {
             records_in: counters.records_in.load(Ordering::Relaxed),
             records_out: counters.records_out.load(Ordering::Relaxed),
@@ -255,7 +289,8 @@ impl SharedTask {
             back_pressured_ms: shares.back_pressured_ms,
             busy_ms: shares.busy_ms,
             cpu_ns: counters.cpu_ns.load(Ordering::Relaxed),
-            input_watermark: (input_watermark != i64::MIN).then_some(input_watermark),
+            input_watermark: known(counters.input_watermark.load(Ordering::Relaxed)),
+            held_back_by: held_back_by.and_then(|holding| self.inputs.holding_subtask(holding)),
             rejected_rows: counters.rejected_rows.load(Ordering::Relaxed),
             guest_memory_bytes: counters.guest_memory_bytes.load(Ordering::Relaxed),
             log_lines_dropped: counters.log_lines_dropped.load(Ordering::Relaxed),
@@ -280,6 +315,10 @@ impl RunningTask for TaskHandle {
         self.shared.sender.split_assigned(answer);
     }
 
+    fn align_watermark(&self, max_allowed: MaxAllowedWatermark) {
+        self.shared.sender.align_watermark(max_allowed);
+    }
+
     fn metrics(&self) -> TaskMetrics {
         self.shared.metrics()
     }
@@ -296,6 +335,24 @@ fn operator_metrics(counters: &TaskCounters) -> Vec<OperatorMetric> {
     for (node, operator) in &counters.operators {
         metrics.push(metric(*node, "numRecordsIn", operator.records_in.load(Ordering::Relaxed) as f64));
         metrics.push(metric(*node, "numRecordsOut", operator.records_out.load(Ordering::Relaxed) as f64));
+        for (name, watermark) in [
+            (CURRENT_INPUT_WATERMARK, &operator.input_watermark),
+            (CURRENT_OUTPUT_WATERMARK, &operator.output_watermark),
+        ] {
+            let watermark = known(watermark.load(Ordering::Relaxed));
+            metrics.extend(watermark.map(|watermark| metric(*node, name, watermark as f64)));
+        }
+        if let Some(state) = operator.state.get() {
+            for (name, value) in [
+                (STATE_BYTES, &state.bytes),
+                (NUM_STATE_ENTRIES, &state.entries),
+                (MAX_KEY_GROUP_STATE_BYTES, &state.key_group_bytes_max),
+                (NUM_EVENT_TIME_TIMERS, &state.event_time_timers),
+                (NUM_PROCESSING_TIME_TIMERS, &state.processing_time_timers),
+            ] {
+                metrics.push(metric(*node, name, value.load(Ordering::Relaxed) as f64));
+            }
+        }
     }
     for guest in counters.guest_metrics.lock().expect("the writer only copies").iter() {
         match &guest.value {

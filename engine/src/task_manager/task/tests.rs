@@ -1,11 +1,13 @@
 //! Whole tasks on their threads, wired in one process.
 
+mod event_time;
 mod harness;
 mod plugins;
 
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{Arc, mpsc},
+    time::Duration,
 };
 
 use proptest::prelude::*;
@@ -19,6 +21,7 @@ use crate::{
     },
     connector::{SourceSplit, SplitAssignment},
     graph::stream_graph::{Operator, Partitioner},
+    state::TimeDomain,
     task_manager::network::{FlushPolicy, NetworkConfig, ResultPartition, ResultPartitionSettings},
     wasm::GuestFailure,
 };
@@ -81,12 +84,15 @@ fn metrics_count_rows_bytes_and_time() {
     assert_eq!((producer.guest_memory_bytes, consumer.guest_memory_bytes), (65_536, 0));
     assert!(0 < producer.cpu_ns && 0 < consumer.cpu_ns);
     let by_operator: Vec<_> =
-        producer.operators.iter().map(|metric| (metric.node, metric.name.as_str(), metric.value as u64)).collect();
+        producer.operators.iter().map(|metric| (metric.node, metric.name.as_str(), metric.value as i64)).collect();
     let expected = [
         (1, "numRecordsIn", 0),
         (1, "numRecordsOut", 20),
+        (1, "currentOutputWatermark", i64::MAX),
         (2, "numRecordsIn", 20),
         (2, "numRecordsOut", 40),
+        (2, "currentInputWatermark", i64::MAX),
+        (2, "currentOutputWatermark", i64::MAX),
         (2, "calls", 7),
     ];
     assert_eq!(by_operator, expected);
@@ -135,6 +141,81 @@ fn an_operator_with_two_inputs_ends_each_and_then_itself() {
     assert_eq!(calls.iter().filter(|call| **call == Call::EndInput(0)).count(), 1);
     assert_eq!(calls.iter().filter(|call| **call == Call::EndInput(1)).count(), 1);
     assert_eq!(calls.last(), Some(&Call::Close));
+}
+
+#[test]
+fn event_time_timers_fire_in_pieces_before_their_watermark_goes_on() {
+    let nodes = [source(1, 1, "numbers"), guest(2, 1), sink(3, 1)];
+    let edges = [chained(1, 2), edge(2, 3, Partitioner::Forward)];
+    let job = TestJob::new(&nodes, &edges, SMALL);
+    // Each of ten rows registers 1,000 timers; each timer below 5 registers another one.
+    let registers: Registers = Arc::new(|cause| match cause {
+        Cause::Row(&[number]) => {
+            let from = i64::from(number) * 1000;
+            (from..from + 1000).map(|timestamp| (TimeDomain::EventTime, timestamp)).collect()
+        }
+        Cause::Timer(timestamp @ 0..5) => vec![(TimeDomain::EventTime, 20_000 + timestamp)],
+        Cause::Timer(_) | Cause::Row(_) => Vec::new(),
+    });
+    let mut cluster = Cluster::with_timers(&job, Arc::new(|_, _, payload| Ok(vec![payload.to_vec()])), registers);
+    cluster.splits = Some(numbers(10));
+    cluster.start_all(&job);
+    cluster.until_finished();
+    let fired = |count| Call::FireTimers(TimeDomain::EventTime, Timestamp::MAX, count);
+    let calls = cluster.calls.lock().unwrap()[&(2, 0)].clone();
+    let end = [Call::Watermark(Timestamp::MAX), Call::EndInput(0), Call::Close];
+    let expected = [vec![Call::Open, fired(4096), fired(4096), fired(1813)], end.to_vec()].concat();
+    assert_eq!(calls, expected);
+    // What they emitted came in the order of the timers.
+    let rows = cluster.collected.lock().unwrap()[&(0, 0)].clone();
+    assert_eq!(rows[..10], (0..10).map(|number| vec![number]).collect::<Vec<_>>());
+    let timestamps = rows[10..].iter().map(|row| i64::from_be_bytes(row[..].try_into().unwrap()));
+    assert!(timestamps.eq((0..10_000).chain(20_000..20_005)));
+}
+
+#[test]
+fn processing_time_timers_fire_a_millisecond_late_and_not_after_the_end() {
+    let nodes = [source(1, 1, "numbers"), guest(2, 1), sink(3, 1)];
+    let edges = [chained(1, 2), chained(2, 3)];
+    let job = TestJob::new(&nodes, &edges, &[]);
+    let registers: Registers = Arc::new(|cause| match cause {
+        Cause::Row([1]) => vec![(TimeDomain::ProcessingTime, 1100), (TimeDomain::ProcessingTime, 1200)],
+        Cause::Timer(1100) => vec![(TimeDomain::ProcessingTime, 1300), (TimeDomain::ProcessingTime, 900)],
+        Cause::Timer(_) | Cause::Row(_) => Vec::new(),
+    });
+    let mut cluster = Cluster::with_timers(&job, identity(), registers);
+    let clock = Clock::new_virtual(Timestamp(1000));
+    cluster.services.clock = clock.clone();
+    cluster.start_all(&job);
+    let attempt = only(&job);
+    let row = |cluster: &mut Cluster, number| {
+        cluster.until_split_request();
+        cluster.answer_split(attempt, 1, SplitAssignment::Split(SourceSplit(vec![number])));
+        cluster.until(|cluster| cluster.collected.lock().unwrap().values().flatten().any(|row| *row == [number]));
+    };
+    let fired = |cluster: &Cluster| {
+        let calls = cluster.calls.lock().unwrap()[&(2, 0)].clone();
+        let times = calls.into_iter().filter_map(|call| match call {
+            Call::FireTimers(TimeDomain::ProcessingTime, time, count) => Some((time.0, count)),
+            _ => None,
+        });
+        times.collect::<Vec<_>>()
+    };
+    row(&mut cluster, 1);
+    clock.advance(Duration::from_millis(100));
+    // A row goes through while the time of the first timer has come but not passed.
+    row(&mut cluster, 2);
+    assert_eq!(fired(&cluster), []);
+    clock.advance(Duration::from_millis(1));
+    // The timer for 900, which it registers, is overdue and fires at once.
+    cluster.until(|cluster| fired(cluster) == [(1101, 1), (1101, 1)]);
+    clock.advance(Duration::from_millis(150));
+    cluster.until(|cluster| fired(cluster).len() == 3);
+    assert_eq!(fired(&cluster)[2], (1251, 1));
+    cluster.until_split_request();
+    cluster.answer_split(attempt, 1, SplitAssignment::NoMoreSplits);
+    cluster.until_finished();
+    assert_eq!(fired(&cluster).len(), 3, "the timer for 1300 is discarded");
 }
 
 #[test]
@@ -195,6 +276,12 @@ fn watermarks_of_the_channels_are_combined_before_an_operator_sees_them() {
         calls.extend(call);
         // The channels are read in turn, so that each element is awaited where it makes a call.
         cluster.until(|cluster| cluster.calls.lock().unwrap().get(&(2, 0)) == Some(&calls));
+        if element == watermark(3) {
+            cluster.until_metrics(job.deployments[2].attempt, |metrics| {
+                let holding = metrics.held_back_by.as_ref();
+                holding.map(|holding| (holding.subtask_index, holding.watermark)) == Some((0, Some(3)))
+            });
+        }
     }
     producers.iter_mut().for_each(|producer| producer.broadcast(&StreamElement::EndOfPartition));
     cluster.until_finished();

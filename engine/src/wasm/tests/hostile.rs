@@ -3,7 +3,10 @@
 use std::{sync::OnceLock, time::Instant};
 
 use super::*;
-use crate::wasm::{EntryPoint, GuestFailure, MetricValue, SourceStatus};
+use crate::{
+    state::{StateUsage, TimeDomain},
+    wasm::{EntryPoint, GuestFailure, MetricValue, SourceStatus},
+};
 
 fn plugin() -> &'static Arc<CompiledPlugin> {
     static PLUGIN: OnceLock<Arc<CompiledPlugin>> = OnceLock::new();
@@ -245,9 +248,141 @@ fn nothing_is_emitted_where_it_is_forbidden() {
 #[test]
 fn what_this_version_does_not_provide_says_so() {
     let message = "is not provided by this version of the engine";
-    check("state", GuestFailure::IllegalState, message);
     check("operator-state", GuestFailure::IllegalState, message);
-    check("timers", GuestFailure::IllegalState, message);
+}
+
+#[test]
+fn state_and_timers_do_what_the_contract_says() {
+    for at in ["open", "process-batch", "process-watermark", "end-input"] {
+        for act in ["state", "timers"] {
+            let mut segment = open(plugin(), &[at, act], &patient(), CancelFlag::default()).unwrap();
+            segment.process_batch(0, &batch(8)).unwrap();
+            segment.process_watermark(Timestamp(4)).unwrap();
+            segment.end_input(0).unwrap();
+            let usage = segment.state_usage();
+            let entries: u64 = usage.key_groups.iter().map(|group| group.entries).sum();
+            let timers = [usage.event_time_timers, usage.processing_time_timers];
+            assert_eq!((entries, timers), if act == "state" { (3, [0, 0]) } else { (0, [1, 1]) }, "{at} {act}");
+        }
+    }
+}
+
+#[test]
+fn timers_are_fired_in_pieces_and_may_fail_or_be_canceled() {
+    let mut segment = attack("timers-20000", &patient());
+    segment.process_batch(0, &batch(1)).unwrap();
+    assert_eq!(segment.state_usage().event_time_timers, 20_000);
+    assert!(segment.fire_timers(TimeDomain::EventTime, Timestamp(4999)).unwrap());
+    assert!(segment.fire_timers(TimeDomain::EventTime, Timestamp(4999)).unwrap());
+    assert!(!segment.fire_timers(TimeDomain::EventTime, Timestamp(4999)).unwrap());
+    assert!(!segment.fire_timers(TimeDomain::ProcessingTime, Timestamp::MAX).unwrap());
+    assert_eq!(segment.target().count, 1 + 5000);
+    assert_eq!(segment.state_usage().event_time_timers, 15_000);
+
+    let cancel = CancelFlag::default();
+    let mut segment = open(plugin(), &["process-batch", "timers"], &patient(), cancel.clone()).unwrap();
+    segment.process_batch(0, &batch(1)).unwrap();
+    assert_eq!(segment.next_processing_time(), Some(Timestamp(6)));
+    assert!(!segment.fire_timers(TimeDomain::ProcessingTime, Timestamp(5)).unwrap());
+    assert!(segment.fire_timers(TimeDomain::ProcessingTime, Timestamp(6)).unwrap());
+    assert_eq!(segment.next_processing_time(), None);
+    cancel.cancel();
+    let error = segment.fire_timers(TimeDomain::EventTime, Timestamp(5)).unwrap_err();
+    assert_eq!((error.failure, error.entry_point), (GuestFailure::Canceled, EntryPoint::FireTimers));
+}
+
+#[test]
+fn state_and_timers_are_refused_where_they_are_forbidden() {
+    for act in ["state", "state-read", "timers", "time"] {
+        let planned = plugin().plan(&args(&["plan", act]), &patient()).unwrap_err();
+        let described = {
+            let mut instance =
+                plugin().instantiate(patient(), 0, CancelFlag::default(), Box::<Recorder>::default()).unwrap();
+            instance.plan(&args(&["describe", act])).unwrap();
+            instance.describe().unwrap_err()
+        };
+        let mut segment = open(plugin(), &["close", act], &patient(), CancelFlag::default()).unwrap();
+        let closed = segment.close().unwrap_err();
+        for (at, error) in [("plan", planned), ("describe", described), ("close", closed)] {
+            assert_eq!(error.failure, GuestFailure::IllegalState, "{error}");
+            assert!(error.message.contains(&format!("may not be called in {at}")), "{error}");
+        }
+    }
+    let not_keyed = SegmentContext { is_keyed: false, ..context() };
+    let mut segment =
+        open_in(plugin(), &not_keyed, &["process-batch", "timers"], &patient(), CancelFlag::default()).unwrap();
+    let error = segment.process_batch(0, &batch(8)).unwrap_err();
+    assert_eq!(error.failure, GuestFailure::IllegalState, "{error}");
+    assert!(error.message.contains("only an operator behind key_by has timers"), "{error}");
+}
+
+#[test]
+fn a_key_of_another_subtask_is_refused() {
+    let context = SegmentContext { subtask_index: 2, parallelism: 4, ..context() };
+    let words = ["process-batch", "state-foreign"];
+    let mut segment = open_in(plugin(), &context, &words, &patient(), CancelFlag::default()).unwrap();
+    let error = segment.process_batch(0, &batch(8)).unwrap_err();
+    assert_eq!(error.failure, GuestFailure::WrongKeyGroup, "{error}");
+    for part in ["state \"value\" of operator \"hostile 1\"", "key \"\\x00\"", "this one has 64 to 95"] {
+        assert!(error.message.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn state_and_timers_have_quotas() {
+    let mut limits = patient();
+    limits.memory_bytes_max = 512 << 20;
+    limits.state_bytes_max = 8 << 20;
+    limits.state_timers_max = 1000;
+    let check = |act: &str, failure: GuestFailure, parts: &[&str]| {
+        let (error, segment) = run(act, &limits);
+        assert_eq!(error.failure, failure, "{error}");
+        assert!(parts.iter().all(|part| error.message.contains(part)), "{error}");
+        assert!(!error.message.contains(char::is_control), "{error:?}");
+        segment.state_usage()
+    };
+    let bytes = |usage: &StateUsage| usage.key_groups.iter().map(|group| group.bytes).sum::<u64>();
+    let value = "state \"value\" of operator \"hostile 1\", key ";
+    let parts = [value, "the value has 104857600 bytes, the limit is 16777216: raise state.value.bytes-max"];
+    check("state-long-value", GuestFailure::StateValueLimit, &parts);
+    let parts = [value, "more than 8388608 bytes", "raise state.bytes-max"];
+    for act in ["state-over-quota", "state-tiny-over-quota"] {
+        let bytes = bytes(&check(act, GuestFailure::StateLimit, &parts));
+        assert!(bytes < 10 << 20, "{act}: {bytes}");
+    }
+    let parts = ["timers of operator \"hostile 1\", key \"key\"", "more than 1000 timers", "raise state.timers.max"];
+    let usage = check("timers-many", GuestFailure::TimerLimit, &parts);
+    assert_eq!(usage.event_time_timers, 1001);
+}
+
+#[test]
+fn what_a_call_returns_is_limited() {
+    check("state-flood", GuestFailure::MemoryLimit, "one call asked for more than 67108864 bytes (sandbox.memory.max)");
+}
+
+#[test]
+fn a_loop_of_long_lists_ends() {
+    let (error, _) = run("state-loop", &limits());
+    assert_eq!(error.failure, GuestFailure::CpuTime, "{error}");
+}
+
+#[test]
+fn malformed_entries_are_refused() {
+    let check = |act: &str, message: &str| check(act, GuestFailure::BadBatch, message);
+    check(
+        "state-cut",
+        "state \"value\" of operator \"hostile 1\": the list of 1 entries ends in the middle of the 1th",
+    );
+    check("state-long-length", "ends in the middle of the 1th");
+    check("state-wrong-count", "the list of 4294967295 entries ends in the middle of the 2th");
+    check("state-bad-elements", "the elements of a list are not well formed");
+    check("state-no-end-of-life", "a value does not begin with its end of life");
+    check("state-wrong-kind", "append-many does not fit what the state holds");
+    check("state-not-by-key", "the state is not kept by key");
+    check("state-unknown", "there is no state 4294967295: the operators declared 5");
+    check("state-out-of-bounds", "out of bounds");
+    check("timers-cut", "the list of 2 timers ends in the middle of the 2th");
+    check("timers-domain", "the 1th timer has the time domain 2, known are 0 and 1");
 }
 
 #[test]

@@ -28,6 +28,7 @@ use crate::{
     },
     connector::Verdict,
     graph::digest::graph_digest,
+    state::{StateDescriptor, StateShape},
 };
 
 /// A runtime without a disk cache, and with a clock that stands still.
@@ -87,8 +88,28 @@ fn context() -> SegmentContext {
         max_parallelism: 128,
         attempt: 0,
         nodes: vec![1, 2],
+        operator: "hostile 1".into(),
+        is_keyed: true,
+        states: states(),
         outputs: vec![SegmentOutput { node: 2, side_output: None, selector: None, channels: 1 }],
     }
+}
+
+/// A state of each kind, the second value with a time to live, and one that is not kept by key.
+fn states() -> Vec<StateDescriptor> {
+    let state = |name: &str, shape, has_time_to_live| StateDescriptor {
+        operator: "hostile 1".into(),
+        name: name.into(),
+        shape,
+        has_time_to_live,
+    };
+    vec![
+        state("value", Some(StateShape::Value), false),
+        state("list", Some(StateShape::List), false),
+        state("map", Some(StateShape::Map), false),
+        state("short-lived", Some(StateShape::Value), true),
+        state("operator", None, false),
+    ]
 }
 
 fn args(words: &[&str]) -> Vec<String> {
@@ -102,10 +123,21 @@ fn open(
     limits: &SandboxLimits,
     cancel: CancelFlag,
 ) -> Result<Segment<Recorder>, GuestError> {
+    open_in(plugin, &context(), words, limits, cancel)
+}
+
+/// The same at a place of its own.
+fn open_in(
+    plugin: &Arc<CompiledPlugin>,
+    context: &SegmentContext,
+    words: &[&str],
+    limits: &SandboxLimits,
+    cancel: CancelFlag,
+) -> Result<Segment<Recorder>, GuestError> {
     // The graph does not depend on the attack, so it is planned without one.
     let graph_digest = graph_digest(&plugin.plan(&[], &patient())?);
     let replay = Replay { args: args(words), graph_digest };
-    Segment::open(plugin, &replay, &context(), limits.clone(), cancel, Recorder::default())
+    Segment::open(plugin, &replay, context, limits.clone(), cancel, Recorder::default())
 }
 
 fn batch(rows: u32) -> RecordBatch {

@@ -27,7 +27,7 @@ use crate::{
     },
     connector::{
         ConnectorError, ReaderContext, ReaderOutput, SinkWriter, SourceReader, SourceSplit, SplitAssignment,
-        SplitEnumerator, WriterContext,
+        SplitChange, SplitEnumerator, WriterContext,
     },
     graph::{
         job_graph::{
@@ -39,6 +39,7 @@ use crate::{
         job_master::SplitRequest,
         task_executor::{InputChannelDeployment, InputGateDeployment, ResultPartitionDeployment},
     },
+    state::{KeyedState, KeyedStateContext, StateUsage, TimeDomain},
     task_manager::operator::{GuestSegment, OpenSegment, Outputs, Plugin},
     wasm::{
         CancelFlag, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, SegmentContext, SourceStatus,
@@ -58,6 +59,7 @@ pub struct TestNode {
     pub operator: Operator,
     pub inputs: usize,
     pub parallelism: u32,
+    pub generates_watermarks: bool,
 }
 
 /// An edge in a test's graph.
@@ -72,15 +74,20 @@ pub struct TestEdge {
 }
 
 pub fn source(id: u32, parallelism: u32, name: &str) -> TestNode {
-    TestNode { id, operator: Operator::Source(connector(name)), inputs: 0, parallelism }
+    TestNode { id, operator: Operator::Source(connector(name)), inputs: 0, parallelism, generates_watermarks: false }
 }
 
 pub fn sink(id: u32, parallelism: u32) -> TestNode {
-    TestNode { id, operator: Operator::Sink(connector("collect")), inputs: 1, parallelism }
+    TestNode { id, operator: Operator::Sink(connector("collect")), inputs: 1, parallelism, generates_watermarks: false }
 }
 
 pub fn guest(id: u32, parallelism: u32) -> TestNode {
-    TestNode { id, operator: Operator::Guest("Map".into()), inputs: 1, parallelism }
+    TestNode { id, operator: Operator::Guest("Map".into()), inputs: 1, parallelism, generates_watermarks: false }
+}
+
+/// An operator whose watermark is the number of rows that it has got.
+pub fn watermarks(id: u32, parallelism: u32) -> TestNode {
+    TestNode { generates_watermarks: true, ..guest(id, parallelism) }
 }
 
 pub fn connector(name: &str) -> ConnectorSpec {
@@ -124,7 +131,7 @@ fn stream_node(node: &TestNode) -> StreamNode {
         output_type: Some("bytes".into()),
         key_type: None,
         states: Vec::new(),
-        generates_watermarks: false,
+        generates_watermarks: node.generates_watermarks,
     }
 }
 
@@ -340,11 +347,28 @@ pub type Function = Arc<dyn Fn(u32, u32, &[u8]) -> Result<Vec<Vec<u8>>, GuestFai
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Call {
     Open,
+    /// Number of timers.
+    FireTimers(TimeDomain, Timestamp, u32),
     Watermark(Timestamp),
     Status(WatermarkStatus),
+    BeginSplit(u32),
+    EndSplit(u32),
+    ProcessingTime,
     EndInput(u32),
     Close,
 }
+
+/// Why an operator registers timers.
+pub enum Cause<'a> {
+    Row(&'a [u8]),
+    Timer(i64),
+}
+
+/// The timers that the first operator of a segment registers, all for one empty key.
+pub type Registers = Arc<dyn Fn(Cause<'_>) -> Vec<(TimeDomain, i64)> + Send + Sync>;
+
+/// Bytes of a fired timer with an empty key and namespace.
+const TIMER_BYTES: usize = 16;
 
 /// Calls by segment's first node and subtask.
 pub type Calls = Arc<Mutex<BTreeMap<(u32, u32), Vec<Call>>>>;
@@ -354,25 +378,45 @@ pub type Calls = Arc<Mutex<BTreeMap<(u32, u32), Vec<Call>>>>;
 pub struct TestPlugin {
     pub edges: Vec<StreamEdge>,
     pub function: Function,
+    pub registers: Registers,
     pub calls: Calls,
 }
 
 struct TestSegment {
     plugin: TestPlugin,
+    state: KeyedState,
     context: SegmentContext,
     outputs: Outputs,
     cancel: CancelFlag,
     polls: u32,
+    rows: i64,
+    split: Option<u32>,
 }
 
 impl Plugin for TestPlugin {
     fn open(&self, request: OpenSegment<'_>) -> Result<Box<dyn GuestSegment>, GuestError> {
+        let SegmentContext { subtask_index, parallelism, max_parallelism, .. } = *request.context;
+        let state = KeyedState::new(KeyedStateContext {
+            operator: request.context.operator.clone(),
+            is_keyed: true,
+            states: Vec::new(),
+            subtask_index,
+            parallelism,
+            max_parallelism,
+            bytes_max: 1 << 20,
+            value_bytes_max: 0,
+            timers_max: 100_000,
+            result_bytes_max: 0,
+        });
         let segment = TestSegment {
             plugin: self.clone(),
+            state,
             context: request.context.clone(),
             outputs: request.outputs,
             cancel: request.cancel,
             polls: 0,
+            rows: 0,
+            split: None,
         };
         segment.note(Call::Open);
         Ok(Box::new(segment))
@@ -383,6 +427,15 @@ impl TestSegment {
     fn note(&self, call: Call) {
         let key = (self.context.nodes[0], self.context.subtask_index);
         self.plugin.calls.lock().unwrap().entry(key).or_default().push(call);
+    }
+
+    fn register_timers(&mut self, cause: Cause<'_>) {
+        for (domain, timestamp) in (self.plugin.registers)(cause) {
+            let mut timer = vec![u8::from(domain == TimeDomain::ProcessingTime)];
+            timer.extend_from_slice(&timestamp.to_le_bytes());
+            timer.extend_from_slice(&[0; TIMER_BYTES - 8]);
+            self.state.register_timers(1, &timer, &|| true).unwrap();
+        }
     }
 
     fn error(&self, failure: GuestFailure, node: u32, row: u32, message: &str) -> GuestError {
@@ -452,6 +505,7 @@ impl GuestSegment for TestSegment {
         match batch.kind {
             BatchKind::Rows => {
                 for (index, row) in (0..).zip(Rows::new(&batch.data)) {
+                    self.register_timers(Cause::Row(row.as_ref().unwrap().payload));
                     self.process_row(node, input, index, row.unwrap().payload)?;
                 }
             }
@@ -460,6 +514,10 @@ impl GuestSegment for TestSegment {
                     self.process_row(node, input, index, &line[..line.len() - 1])?;
                 }
             }
+        }
+        self.rows += i64::from(batch.count);
+        if let Some(split) = self.split {
+            self.outputs.report_split_time(split, Timestamp(self.rows));
         }
         Ok(())
     }
@@ -480,6 +538,30 @@ impl GuestSegment for TestSegment {
         Ok(())
     }
 
+    fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError> {
+        let mut fired = Vec::new();
+        let count = self.state.take_due_timers(domain, time, &mut fired);
+        if count == 0 {
+            return Ok(false);
+        }
+        self.note(Call::FireTimers(domain, time, count));
+        // Each emits its timestamp.
+        for timer in fired.chunks(TIMER_BYTES) {
+            let timestamp = i64::from_le_bytes(timer[..8].try_into().unwrap());
+            self.emit(self.context.nodes[0], 0, &timestamp.to_be_bytes())?;
+            self.register_timers(Cause::Timer(timestamp));
+        }
+        Ok(true)
+    }
+
+    fn next_processing_time(&self) -> Option<Timestamp> {
+        self.state.next_processing_time()
+    }
+
+    fn state_usage(&self) -> StateUsage {
+        self.state.usage()
+    }
+
     fn poll_source(&mut self, _max_bytes: u32) -> Result<SourceStatus, GuestError> {
         self.polls += 1;
         match self.polls {
@@ -490,6 +572,25 @@ impl GuestSegment for TestSegment {
             2 => Ok(SourceStatus::Idle),
             _ => Ok(SourceStatus::End),
         }
+    }
+
+    fn begin_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.note(Call::BeginSplit(split));
+        self.split = Some(split);
+        Ok(())
+    }
+
+    fn end_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.note(Call::EndSplit(split));
+        Ok(())
+    }
+
+    fn advance_processing_time(&mut self, _now: Timestamp) -> Result<(), GuestError> {
+        self.note(Call::ProcessingTime);
+        for output in 0..u32::try_from(self.context.outputs.len()).unwrap() {
+            self.outputs.emit_watermark(output, Timestamp(self.rows));
+        }
+        Ok(())
     }
 
     fn end_input(&mut self, input: u32) -> Result<(), GuestError> {
@@ -525,7 +626,7 @@ pub type Collected = Arc<Mutex<BTreeMap<(u32, u32), Vec<Vec<u8>>>>>;
 /// Sources and sinks in memory.
 ///
 /// Sources: "numbers" reads splits of numbers, "idle" has nothing, "endless"
-/// never ends, "bad" has a row that does not fit, "panic" panics, "lines" has lines.
+/// never ends, "splits" reads two splits in turn, "bad" has a row that does not fit, "panic" panics, "lines" has lines.
 pub struct TestConnectors {
     pub collected: Collected,
     /// Counts the polls of "endless".
@@ -544,6 +645,8 @@ impl Connectors for TestConnectors {
             split: VecDeque::new(),
             read: 0,
             polls: Arc::clone(&self.polls),
+            changes: Vec::new(),
+            times: Vec::new(),
         }))
     }
 
@@ -562,6 +665,9 @@ struct TestReader {
     split: VecDeque<u8>,
     read: u64,
     polls: Arc<std::sync::atomic::AtomicU64>,
+    changes: Vec<SplitChange>,
+    /// How far splits were said to be.
+    times: Vec<(u32, i64)>,
 }
 
 impl SourceReader for TestReader {
@@ -591,6 +697,23 @@ impl SourceReader for TestReader {
                 Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Lines, count: 4, data }))
             }
             "lines" => Ok(ReaderOutput::End),
+            "splits" => {
+                use SplitChange::{Begin, End};
+                self.read += 1;
+                self.changes = match self.read {
+                    1 => vec![Begin(0), Begin(1), Begin(0)],
+                    2 => vec![Begin(1)],
+                    3 => vec![End(0)],
+                    _ => vec![End(1)],
+                };
+                if self.read == 4 {
+                    assert_eq!(self.times, [(0, 1), (1, 2), (1, 3)], "split and number of rows");
+                    return Ok(ReaderOutput::End);
+                }
+                let number = u8::try_from(self.read).unwrap();
+                row::append(&mut batch, Row { key_hash: 0, timestamp: NO_TIMESTAMP, payload: &[number] });
+                Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Rows, count: 1, data: Bytes::from(batch) }))
+            }
             "idle" => Ok(ReaderOutput::Idle(Duration::from_secs(3600))),
             "endless" => {
                 self.polls.fetch_add(1, Ordering::SeqCst);
@@ -615,6 +738,14 @@ impl SourceReader for TestReader {
             "panic" => panic!("the reader panicked"),
             other => panic!("no source {other}"),
         }
+    }
+
+    fn take_split_changes(&mut self) -> Vec<SplitChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn report_split_time(&mut self, split: u32, time: Timestamp) {
+        self.times.push((split, time.0));
     }
 
     fn position(&self) -> String {
@@ -691,9 +822,13 @@ const EVENTS_MAX: usize = 10_000;
 
 impl Cluster {
     pub fn new(job: &TestJob, function: Function) -> Self {
+        Self::with_timers(job, function, Arc::new(|_| Vec::new()))
+    }
+
+    pub fn with_timers(job: &TestJob, function: Function, registers: Registers) -> Self {
         let calls = Calls::default();
         let edges = job.info.vertices.iter().flat_map(|vertex| vertex.chained_edges.clone()).collect();
-        let plugin = TestPlugin { edges, function, calls: Arc::clone(&calls) };
+        let plugin = TestPlugin { edges, function, registers, calls: Arc::clone(&calls) };
         Self { calls, ..Self::with_plugin(Arc::new(plugin)) }
     }
 
@@ -750,6 +885,7 @@ impl Cluster {
                     }
                 }
                 TaskEvent::RequestSplit(request) => self.assign_split(request),
+                TaskEvent::ReportWatermark(_) => {}
             }
         }
     }
@@ -761,6 +897,7 @@ impl Cluster {
             match self.events.recv_timeout(DEADLINE).expect("the source asks in time") {
                 TaskEvent::StateChanged(update) => self.states.entry(update.attempt).or_default().push(update.state),
                 TaskEvent::RequestSplit(_) => return,
+                TaskEvent::ReportWatermark(_) => {}
             }
         }
     }

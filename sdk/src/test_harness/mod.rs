@@ -4,17 +4,22 @@
 //! the engine; every operator has one subtask. Native sources are fed by the
 //! test, native sinks keep what they get.
 
+mod chaining;
+mod state;
+
 use std::collections::BTreeMap;
 
 use engine_rows::row::{self, NO_TIMESTAMP, Row, Rows};
 
+use self::chaining::segments_of;
 use crate::{
     Connector, Error, Result,
     args::Args,
     bindings::{
-        engine::plugin::graph::{ChainingStrategy, Operator as OperatorKind, Partitioner, StreamEdge, StreamGraph},
-        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput},
+        engine::plugin::graph::{Operator as OperatorKind, StreamEdge, StreamGraph},
+        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput, TimeDomain},
     },
+    collector::Signal,
     current,
     data_stream::DataStream,
     environment::StreamExecutionEnvironment,
@@ -29,6 +34,13 @@ use crate::{
 
 /// A source of the plugin that does not end within this many polls fails the test.
 const POLLS_MAX: usize = 1_000_000;
+/// Names of the sources of [`TestHarness::of_two_streams`].
+const FIRST: &str = "Source: First";
+const SECOND: &str = "Source: Second";
+/// Timers that one call fires.
+const TIMERS_MAX: usize = 1000;
+/// Bytes of keyed state that a segment keeps in its own memory.
+const CACHE_BYTES: u64 = 16 << 20;
 
 /// Runs a job in a test.
 ///
@@ -54,6 +66,12 @@ pub struct TestHarness {
     segments: Vec<RunningSegment>,
     /// Rows by id of the sink.
     sinks: BTreeMap<u32, Vec<OwnedRow>>,
+    /// By edge, how far its records are.
+    edges: Vec<EventTime>,
+    /// By id of a sink or a segment's first node, how far its input is.
+    inputs: BTreeMap<u32, EventTime>,
+    /// Watermarks that a sink got, by its id.
+    watermarks: BTreeMap<u32, Vec<i64>>,
     rejected: Vec<String>,
     log: Vec<String>,
     skip_rejected: bool,
@@ -64,6 +82,17 @@ struct RunningSegment {
     nodes: Vec<u32>,
     outputs: Vec<SegmentOutput>,
     is_source: bool,
+}
+
+/// Event time of a stream.
+#[derive(Clone, Copy)]
+struct EventTime {
+    watermark: i64,
+    idle: bool,
+}
+
+impl EventTime {
+    const START: Self = Self { watermark: i64::MIN, idle: false };
 }
 
 struct OwnedRow {
@@ -77,7 +106,7 @@ impl TestHarness {
     /// # Errors
     /// Returns the program's error, or the first mistake in its use of streams.
     pub fn new(program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>, args: &[&str]) -> Result<Self> {
-        Self::open(program, args, true)
+        Self::open(program, args, true, CACHE_BYTES)
     }
 
     /// As [`TestHarness::new`], with each operator in a segment of its own.
@@ -88,7 +117,20 @@ impl TestHarness {
         program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
         args: &[&str],
     ) -> Result<Self> {
-        Self::open(program, args, false)
+        Self::open(program, args, false, CACHE_BYTES)
+    }
+
+    /// As [`TestHarness::new`], with about this many bytes of keyed state in the memory of the
+    /// operators, the rest in the host's: with few, state goes to and fro as in a job with many keys.
+    ///
+    /// # Errors
+    /// As [`TestHarness::new`].
+    pub fn with_cache_bytes(
+        program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
+        args: &[&str],
+        cache_bytes: u64,
+    ) -> Result<Self> {
+        Self::open(program, args, true, cache_bytes)
     }
 
     /// Runs a function from stream to stream.
@@ -102,7 +144,28 @@ impl TestHarness {
     {
         Self::new(
             |env, _args| {
-                function(env.from_source(TestSource(std::marker::PhantomData))).sink_to(DiscardSink);
+                function(env.from_source(TestSource::new("Source: Test"))).sink_to(DiscardSink);
+                Ok(())
+            },
+            &[],
+        )
+    }
+
+    /// Runs a function from two streams to one. They are fed by [`TestHarness::push_first`] and
+    /// [`TestHarness::push_second`]; their sources are called "Source: First" and "Source: Second".
+    ///
+    /// # Errors
+    /// Returns the first mistake in its use of streams.
+    pub fn of_two_streams<A, B, U>(function: impl FnOnce(DataStream<A>, DataStream<B>) -> DataStream<U>) -> Result<Self>
+    where
+        A: Record + ?Sized,
+        B: Record + ?Sized,
+        U: Record + ?Sized,
+    {
+        Self::new(
+            |env, _args| {
+                let (first, second) = (TestSource::new(FIRST), TestSource::new(SECOND));
+                function(env.from_source(first), env.from_source(second)).sink_to(DiscardSink);
                 Ok(())
             },
             &[],
@@ -113,20 +176,26 @@ impl TestHarness {
         program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
         args: &[&str],
         chained: bool,
+        cache_bytes: u64,
     ) -> Result<Self> {
         current::reset();
         host::reset();
         let (graph, declaration) = declare(program, args.iter().copied().map(str::to_owned).collect())?;
         let mut segments = Vec::new();
         for nodes in segments_of(&declaration, chained) {
-            let context = context_of(&declaration, nodes);
+            let context = context_of(&declaration, nodes, cache_bytes);
+            let head = &declaration.nodes[context.nodes[0] as usize - 1];
+            host::declare_instance(segments.len(), head.states.iter().map(|state| state.kind).collect());
+            host::enter_instance(segments.len());
             let segment = Segment::open(&graph.borrow(), &context)?;
             let OperatorContext { nodes, outputs, .. } = context;
-            let head = &declaration.nodes[nodes[0] as usize - 1];
             let is_source = matches!(head.operator, OperatorKind::GuestSource(_));
             segments.push(RunningSegment { segment, nodes, outputs, is_source });
         }
         Ok(Self {
+            edges: vec![EventTime::START; declaration.edges.len()],
+            inputs: BTreeMap::new(),
+            watermarks: BTreeMap::new(),
             declaration,
             segments,
             sinks: BTreeMap::new(),
@@ -159,6 +228,25 @@ impl TestHarness {
         self.push_into::<T>(source, record, timestamp)
     }
 
+    /// Feeds a record to the first stream of [`TestHarness::of_two_streams`], with an event time in
+    /// milliseconds since the Unix epoch if it has one.
+    ///
+    /// # Errors
+    /// As [`TestHarness::push`].
+    pub fn push_first<T: Record + ?Sized>(&mut self, record: T::Ref<'_>, timestamp: Option<i64>) -> Result<()> {
+        let source = self.named(FIRST, is_source)?;
+        self.push_into::<T>(source, record, timestamp.unwrap_or(NO_TIMESTAMP))
+    }
+
+    /// As [`TestHarness::push_first`], to the second stream.
+    ///
+    /// # Errors
+    /// As [`TestHarness::push`].
+    pub fn push_second<T: Record + ?Sized>(&mut self, record: T::Ref<'_>, timestamp: Option<i64>) -> Result<()> {
+        let source = self.named(SECOND, is_source)?;
+        self.push_into::<T>(source, record, timestamp.unwrap_or(NO_TIMESTAMP))
+    }
+
     /// Feeds a record to the source of the engine with this name.
     ///
     /// # Errors
@@ -168,15 +256,80 @@ impl TestHarness {
         self.push_into::<T>(source, record, NO_TIMESTAMP)
     }
 
-    /// Lets event time rise.
+    /// Lets event time of all sources rise to a watermark, in milliseconds since the Unix epoch:
+    /// timers and windows up to it fire. Behind an operator that makes watermarks itself
+    /// (`assign_timestamps_and_watermarks`), only [`i64::MAX`], its end, is seen.
     ///
     /// # Errors
     /// Returns an error if user code fails.
     pub fn process_watermark(&mut self, timestamp: i64) -> Result<()> {
-        self.each_segment(|segment| segment.process_watermark(timestamp))
+        self.sources().into_iter().try_for_each(|source| self.advance(source, timestamp))
     }
 
-    /// Polls sources of the plugin to their ends, then ends event time and all inputs.
+    /// The records that are pushed from here on come from this split of the source.
+    ///
+    /// # Errors
+    /// Returns an error if user code fails.
+    pub fn begin_split(&mut self, split: u32) -> Result<()> {
+        self.each_segment(|segment| segment.notify(Signal::BeginSplit(split)))
+    }
+
+    /// The split was read to its end.
+    ///
+    /// # Errors
+    /// Returns an error if user code fails.
+    pub fn end_split(&mut self, split: u32) -> Result<()> {
+        self.each_segment(|segment| segment.notify(Signal::EndSplit(split)))
+    }
+
+    /// The watermarks that the only sink of the engine got.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one sink.
+    pub fn watermarks(&self) -> Result<Vec<i64>> {
+        let sink = self.only("sink", |operator| matches!(operator, OperatorKind::Sink(_)))?;
+        Ok(self.watermarks.get(&sink).cloned().unwrap_or_default())
+    }
+
+    /// True if the stream into the only sink of the engine is marked idle.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one sink.
+    pub fn is_idle(&self) -> Result<bool> {
+        let sink = self.only("sink", |operator| matches!(operator, OperatorKind::Sink(_)))?;
+        Ok(self.inputs.get(&sink).is_some_and(|input| input.idle))
+    }
+
+    /// As [`TestHarness::process_watermark`], for the source of this name alone. An operator
+    /// behind several sources goes by the least of their watermarks.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such source or user code fails.
+    pub fn process_watermark_of(&mut self, source: &str, timestamp: i64) -> Result<()> {
+        let source = self.named(source, is_source)?;
+        self.advance(source, timestamp)
+    }
+
+    /// Sets the clock, in milliseconds since the Unix epoch: timers in processing time up to it
+    /// fire, and watermarks are made, as the engine does every
+    /// `pipeline.auto-watermark-interval`. It stands at 0 in the beginning, and moves only here.
+    ///
+    /// # Errors
+    /// Returns an error if user code fails.
+    pub fn set_processing_time(&mut self, now: i64) -> Result<()> {
+        host::set_processing_time(now);
+        (0..self.segments.len()).try_for_each(|index| self.fire_timers(index, TimeDomain::ProcessingTime, now))?;
+        self.each_segment(|segment| segment.notify(Signal::ProcessingTime(now)))
+    }
+
+    /// Lets the host know all state that it does not.
+    #[cfg(test)]
+    pub(crate) fn snapshot(&mut self) -> Result<()> {
+        (0..self.segments.len()).try_for_each(|index| self.call(index, Segment::snapshot))
+    }
+
+    /// Polls sources of the plugin to their ends, then ends event time and all inputs. Timers
+    /// in processing time that wait are dropped.
     ///
     /// # Errors
     /// Returns an error if user code fails or a source does not end.
@@ -187,7 +340,14 @@ impl TestHarness {
             }
         }
         self.process_watermark(i64::MAX)?;
-        self.each_segment(Segment::end_input)
+        for index in 0..self.segments.len() {
+            let head = self.segments[index].nodes[0];
+            let inputs = self.declaration.nodes[head as usize - 1].input_types.len().max(1);
+            for input in (0_u32..).take(inputs) {
+                self.call(index, |segment| segment.end_input(input))?;
+            }
+        }
+        Ok(())
     }
 
     /// The lines that the only sink of the engine got, in the order in which they came.
@@ -263,6 +423,19 @@ impl TestHarness {
         Err(Error::new(format!("a source did not end within {POLLS_MAX} polls")))
     }
 
+    /// The sources, of the engine and of the plugin.
+    fn sources(&self) -> Vec<u32> {
+        self.declaration.nodes.iter().filter(|node| is_source(&node.operator)).map(|node| node.id).collect()
+    }
+
+    /// Lets event time of a source rise: of the segment that it is, or of what it leads to.
+    fn advance(&mut self, source: u32, watermark: i64) -> Result<()> {
+        match self.segments.iter().position(|segment| segment.nodes[0] == source) {
+            Some(index) => self.call(index, |segment| segment.process_watermark(watermark)),
+            None => self.each_edge(source, None, None, |edge| edge.watermark = edge.watermark.max(watermark)),
+        }
+    }
+
     fn each_segment(&mut self, f: impl Fn(&mut Segment) -> Result<(), Failed>) -> Result<()> {
         (0..self.segments.len()).try_for_each(|index| self.call(index, &f))
     }
@@ -270,6 +443,7 @@ impl TestHarness {
     /// Calls a segment, then delivers what it emitted.
     fn call<R>(&mut self, index: usize, f: impl FnOnce(&mut Segment) -> Result<R, Failed>) -> Result<R> {
         host::skip_rejected(self.skip_rejected);
+        host::enter_instance(index);
         let result = f(&mut self.segments[index].segment);
         let calls = host::take_calls();
         let mut failure = None;
@@ -286,7 +460,19 @@ impl TestHarness {
                 }
                 Call::Fail { node, message } => failure = Some((node, message)),
                 Call::Log { message, .. } => self.log.push(message),
-                Call::EmitWatermark { .. } | Call::EmitWatermarkStatus { .. } | Call::Panicked { .. } => {}
+                Call::EmitWatermark { output, timestamp } => {
+                    let SegmentOutput { node, side_output, selector, .. } =
+                        self.segments[index].outputs[output as usize].clone();
+                    self.each_edge(node, side_output.as_deref(), selector, |edge| {
+                        edge.watermark = edge.watermark.max(timestamp);
+                    })?;
+                }
+                Call::EmitWatermarkStatus { output, idle } => {
+                    let SegmentOutput { node, side_output, selector, .. } =
+                        self.segments[index].outputs[output as usize].clone();
+                    self.each_edge(node, side_output.as_deref(), selector, |edge| edge.idle = idle)?;
+                }
+                Call::ReportSplitTime { .. } | Call::Panicked { .. } => {}
             }
         }
         result.map_err(|Failed| {
@@ -302,17 +488,85 @@ impl TestHarness {
 
     /// Delivers rows of an output to all that listen to it.
     fn deliver(&mut self, node: u32, side_output: Option<&str>, selector: Option<u32>, rows: &[u8]) -> Result<()> {
-        let targets = self.declaration.edges.iter().filter(|edge| {
-            edge.source == node && edge.side_output.as_deref() == side_output && edge.selector == selector
-        });
-        for target in targets.map(|edge| edge.target).collect::<Vec<_>>() {
+        for edge in self.edges_of(node, side_output, selector) {
+            let StreamEdge { target, input, .. } = self.declaration.edges[edge];
             match self.segments.iter().position(|segment| segment.nodes[0] == target) {
-                Some(index) => self.call(index, |segment| segment.process_batch(Batch::Rows(rows)))?,
+                Some(index) => self.call(index, |segment| segment.process_batch(input, Batch::Rows(rows)))?,
                 None if self.is_sink(target) => self.sinks.entry(target).or_default().extend(owned_rows(rows)),
                 None => {}
             }
         }
         Ok(())
+    }
+
+    /// Changes the event time of all edges that listen to an output, and tells who is behind them.
+    fn each_edge(
+        &mut self,
+        node: u32,
+        side_output: Option<&str>,
+        selector: Option<u32>,
+        change: impl Fn(&mut EventTime),
+    ) -> Result<()> {
+        for index in 0..self.edges.len() {
+            let edge = &self.declaration.edges[index];
+            if edge.source == node && edge.side_output.as_deref() == side_output && edge.selector == selector {
+                let target = edge.target;
+                change(&mut self.edges[index]);
+                self.combine(target)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on the least watermark of the edges into a node that are not idle.
+    fn combine(&mut self, target: u32) -> Result<()> {
+        let edges = self.declaration.edges.iter().zip(&self.edges).filter(|(edge, _)| edge.target == target);
+        let active = edges.filter(|(_, time)| !time.idle).map(|(_, time)| time.watermark).min();
+        let segment = self.segments.iter().position(|segment| segment.nodes[0] == target);
+        let input = self.inputs.entry(target).or_insert(EventTime::START);
+        let before = *input;
+        input.idle = active.is_none();
+        let EventTime { watermark, idle } =
+            EventTime { watermark: active.map_or(before.watermark, |active| active.max(before.watermark)), ..*input };
+        input.watermark = watermark;
+        if before.idle
+            && !idle
+            && let Some(index) = segment
+        {
+            self.call(index, |segment| segment.process_watermark_status(false))?;
+        }
+        if before.watermark < watermark {
+            match segment {
+                Some(index) => {
+                    self.fire_timers(index, TimeDomain::EventTime, watermark)?;
+                    self.call(index, |segment| segment.process_watermark(watermark))?;
+                }
+                None => self.watermarks.entry(target).or_default().push(watermark),
+            }
+        }
+        if !before.idle
+            && idle
+            && let Some(index) = segment
+        {
+            self.call(index, |segment| segment.process_watermark_status(true))?;
+        }
+        Ok(())
+    }
+
+    /// Fires all timers up to a time, those too that are registered meanwhile.
+    fn fire_timers(&mut self, index: usize, domain: TimeDomain, time: i64) -> Result<()> {
+        while let Some((_, timers)) = host::take_due_timers(index, domain, time, TIMERS_MAX) {
+            self.call(index, |segment| segment.fire_timers(domain, time, &timers))?;
+        }
+        Ok(())
+    }
+
+    /// Numbers of the edges that carry the rows of an output.
+    fn edges_of(&self, node: u32, side_output: Option<&str>, selector: Option<u32>) -> Vec<usize> {
+        let edges = (0..).zip(&self.declaration.edges).filter(|(_, edge)| {
+            edge.source == node && edge.side_output.as_deref() == side_output && edge.selector == selector
+        });
+        edges.map(|(number, _)| number).collect()
     }
 
     fn is_sink(&self, node: u32) -> bool {
@@ -346,6 +600,10 @@ impl TestHarness {
     }
 }
 
+fn is_source(operator: &OperatorKind) -> bool {
+    matches!(operator, OperatorKind::Source(_) | OperatorKind::GuestSource(_))
+}
+
 fn owned_rows(rows: &[u8]) -> impl Iterator<Item = OwnedRow> {
     Rows::new(rows).map(|row| {
         let Row { timestamp, payload, .. } = row.expect("collectors write whole rows");
@@ -353,15 +611,24 @@ fn owned_rows(rows: &[u8]) -> impl Iterator<Item = OwnedRow> {
     })
 }
 
-/// The source of [`TestHarness::of_stream`].
-struct TestSource<T: ?Sized>(std::marker::PhantomData<T>);
+/// The source of [`TestHarness::of_stream`] and its like.
+struct TestSource<T: ?Sized> {
+    name: &'static str,
+    _record: std::marker::PhantomData<T>,
+}
+
+impl<T: ?Sized> TestSource<T> {
+    fn new(name: &'static str) -> Self {
+        Self { name, _record: std::marker::PhantomData }
+    }
+}
 
 impl<T: Record + ?Sized> Source for TestSource<T> {
     type Record = T;
     const PARALLEL: bool = true;
 
     fn name(&self) -> &str {
-        "Source: Test"
+        self.name
     }
 
     fn connector(&self) -> Connector {
@@ -369,41 +636,7 @@ impl<T: Record + ?Sized> Source for TestSource<T> {
     }
 }
 
-/// Nodes of each segment, the first one first.
-fn segments_of(graph: &StreamGraph, chained: bool) -> Vec<Vec<u32>> {
-    let mut segments: Vec<Vec<u32>> = Vec::new();
-    for node in &graph.nodes {
-        if !matches!(node.operator, OperatorKind::Guest(_) | OperatorKind::GuestSource(_)) {
-            continue;
-        }
-        let mut inputs = graph.edges.iter().filter(|edge| edge.target == node.id);
-        let before = match (inputs.next(), inputs.next()) {
-            (Some(edge), None) if chained && is_chainable(graph, edge) => {
-                segments.iter_mut().find(|segment| segment.contains(&edge.source))
-            }
-            _ => None,
-        };
-        match before {
-            Some(segment) => segment.push(node.id),
-            None => segments.push(vec![node.id]),
-        }
-    }
-    segments
-}
-
-/// True if the engine would chain the two nodes of an edge, which is the target's only one.
-fn is_chainable(graph: &StreamGraph, edge: &StreamEdge) -> bool {
-    let node = |id: u32| &graph.nodes[id as usize - 1];
-    let (source, target) = (node(edge.source), node(edge.target));
-    matches!(edge.partitioner, None | Some(Partitioner::Forward))
-        && edge.selector.is_none()
-        && source.parallelism == target.parallelism
-        && source.slot_sharing_group == target.slot_sharing_group
-        && source.chaining != ChainingStrategy::Never
-        && target.chaining == ChainingStrategy::Always
-}
-
-fn context_of(graph: &StreamGraph, nodes: Vec<u32>) -> OperatorContext {
+fn context_of(graph: &StreamGraph, nodes: Vec<u32>, state_cache_bytes: u64) -> OperatorContext {
     let mut outputs: Vec<SegmentOutput> = Vec::new();
     for edge in &graph.edges {
         let is_exit = nodes.contains(&edge.source) && !nodes.contains(&edge.target);
@@ -430,6 +663,6 @@ fn context_of(graph: &StreamGraph, nodes: Vec<u32>) -> OperatorContext {
         nodes,
         outputs,
         restored: false,
-        state_cache_bytes: 1 << 24,
+        state_cache_bytes,
     }
 }

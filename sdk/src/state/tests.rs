@@ -1,0 +1,472 @@
+//! Caches and timers against models that keep everything in one map.
+//!
+//! Each case is a random run of batches over few keys, with a cache so small that
+//! entries leave in the middle of batches, or so large that none does, from an empty or
+//! a restored state. What is read must be what the model says, and after a flush the
+//! host must have exactly what the model has.
+
+use std::{collections::BTreeMap, ops::ControlFlow};
+
+use engine_rows::{key_hash::key_hash, row};
+
+use super::*;
+use crate::{
+    bindings::engine::plugin::graph::{ChainingStrategy, Operator, StateKind},
+    current, graph,
+    host::{self, Kept},
+};
+
+/// Cases for each kind of cache.
+const CASES: u64 = 10_000;
+
+/// A generator of random numbers (SplitMix64): cases are the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+fn backend(kind: StateKind, cache_bytes: u64, restored: bool) -> StateBackend {
+    let mut graph = graph::Graph::default();
+    let types = graph::NodeTypes { inputs: Vec::new(), output: None };
+    let node = graph.add_node("Keyed", Operator::Guest("Keyed".to_owned()), types);
+    let state = graph::state::<u64>("state", kind);
+    graph.node_mut(node).states = vec![state];
+    assert_eq!(graph.node_mut(node).chaining, ChainingStrategy::Always);
+    let context = OperatorContext {
+        job_name: String::new(),
+        task_name: String::new(),
+        subtask_index: 0,
+        parallelism: 1,
+        max_parallelism: 128,
+        attempt: 0,
+        nodes: vec![node],
+        outputs: Vec::new(),
+        restored,
+        state_cache_bytes: cache_bytes,
+    };
+    let runtime = RuntimeContext {
+        job_name: String::new(),
+        task_name: String::new(),
+        subtask_index: 0,
+        parallelism: 1,
+        max_parallelism: 128,
+        attempt: 0,
+    };
+    host::declare_instance(0, vec![kind]);
+    host::enter_instance(0);
+    StateBackend::new(&context, runtime, graph.node_mut(node))
+}
+
+/// Key and namespace: short and long ones.
+fn scope(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
+    let key = match random.below(3) {
+        0 => random.below(4).to_le_bytes().to_vec(),
+        1 => format!("k{}", random.below(4)).into_bytes(),
+        _ => format!("a key that does not fit into its entry {}", random.below(3)).into_bytes(),
+    };
+    let namespace = match random.chance(50) {
+        true => Vec::new(),
+        false => window_namespace(0, random.below(3).cast_signed()).to_vec(),
+    };
+    (key, namespace)
+}
+
+/// Small, smaller than a batch, or large.
+fn cache_bytes(random: &mut Random) -> u64 {
+    [1, 300, 700, 1 << 20][usize::try_from(random.below(4)).unwrap()]
+}
+
+type Model<V> = BTreeMap<(Vec<u8>, Vec<u8>), V>;
+
+#[track_caller]
+fn check_host(model: &Model<Kept>, seed: u64) {
+    let kept = host::kept(0, 0).into_iter().map(|(key, namespace, kept)| ((key, namespace), kept));
+    assert_eq!(kept.collect::<BTreeMap<_, _>>(), *model, "seed {seed}");
+}
+
+#[test]
+fn values_are_those_of_the_model() {
+    let (mut evictions, mut misses) = (0, 0);
+    for seed in 0..CASES {
+        host::reset();
+        let random = &mut Random(seed);
+        let mut model: Model<String> = BTreeMap::new();
+        let restored = random.chance(30);
+        let states = backend(StateKind::Value, cache_bytes(random), restored);
+        if restored {
+            let mut before = states.value::<String>("state");
+            for _ in 0..random.below(20) {
+                let (key, namespace) = scope(random);
+                let slot = before.slot(key_hash(&key), &key, &namespace);
+                *before.value(slot) = Some("restored".to_owned());
+                model.insert((key, namespace), "restored".to_owned());
+            }
+            before.flush();
+        }
+        let mut cache = states.value::<String>("state");
+        for _ in 0..1 + random.below(6) {
+            let batch: Vec<_> = (0..random.below(12)).map(|_| scope(random)).collect();
+            cache.begin_batch();
+            // Hints for all rows fit those without a namespace alone, and mislead the others.
+            if random.chance(30) {
+                let mut rows = Vec::new();
+                for (key, _) in &batch {
+                    row::append_with(&mut rows, key_hash(key), row::NO_TIMESTAMP, |out| out.extend_from_slice(key));
+                }
+                cache.prefetch_rows(&rows, |key, out| out.extend_from_slice(key));
+            } else if !cache.is_complete() && random.chance(90) {
+                for (key, namespace) in &batch {
+                    cache.prefetch(key_hash(key), namespace, |out| out.extend_from_slice(key));
+                }
+                cache.fetch();
+            }
+            for (key, namespace) in batch {
+                let slot = cache.slot(key_hash(&key), &key, &namespace);
+                let expected = model.get(&(key.clone(), namespace.clone()));
+                assert_eq!(cache.get(slot), expected, "seed {seed}");
+                match random.below(4) {
+                    0 => {}
+                    1 => {
+                        *cache.value(slot) = None;
+                        model.remove(&(key, namespace));
+                    }
+                    _ => {
+                        let appended = ["x", "yyyyyyyyyyyyyyyyyyyyyyy"][usize::try_from(random.below(2)).unwrap()];
+                        cache.value(slot).get_or_insert_default().push_str(appended);
+                        model.entry((key, namespace)).or_default().push_str(appended);
+                    }
+                }
+            }
+            if random.chance(20) {
+                cache.flush();
+                let model = model.iter().map(|(scope, value)| (scope.clone(), Kept::Bytes(value.clone().into())));
+                check_host(&model.collect(), seed);
+            }
+        }
+        evictions += cache.stats().evictions;
+        misses += cache.stats().misses;
+    }
+    assert!(10_000 < evictions && 10_000 < misses, "{evictions} evictions, {misses} misses");
+}
+
+#[test]
+fn lists_are_those_of_the_model() {
+    let mut evictions = 0;
+    for seed in 0..CASES {
+        host::reset();
+        let random = &mut Random(seed);
+        let mut model: Model<Vec<String>> = BTreeMap::new();
+        let states = backend(StateKind::List, cache_bytes(random), false);
+        let mut cache = states.list::<str>("state");
+        let mut number = 0;
+        for _ in 0..1 + random.below(8) {
+            let batch: Vec<_> = (0..random.below(12)).map(|_| scope(random)).collect();
+            cache.begin_batch();
+            if !cache.is_complete() && random.chance(50) {
+                for (key, namespace) in &batch {
+                    cache.prefetch(key_hash(key), namespace, |out| out.extend_from_slice(key));
+                }
+                cache.fetch();
+            }
+            for (key, namespace) in batch {
+                let slot = cache.slot(key_hash(&key), &key, &namespace);
+                let expected = model.entry((key, namespace)).or_default();
+                match random.below(8) {
+                    0 => {
+                        cache.clear(slot);
+                        expected.clear();
+                    }
+                    1 => {
+                        cache.replace(slot, ["one", "two"]);
+                        *expected = vec!["one".to_owned(), "two".to_owned()];
+                    }
+                    2 => assert_eq!(cache.is_empty(slot), expected.is_empty(), "seed {seed}"),
+                    3 => {
+                        let mut elements = Vec::new();
+                        cache.for_each(slot, |element| elements.push(element.to_owned()));
+                        assert_eq!(elements, *expected, "seed {seed}");
+                    }
+                    4 => {
+                        let (key, namespace) = scope(random);
+                        let to = cache.slot(key_hash(&key), &key, &namespace);
+                        if to != slot {
+                            cache.move_to(slot, to);
+                            let moved = std::mem::take(expected);
+                            model.entry((key, namespace)).or_default().extend(moved);
+                        }
+                    }
+                    _ => {
+                        number += 1;
+                        let element = format!("element {number}");
+                        cache.append(slot, &element);
+                        expected.push(element);
+                    }
+                }
+            }
+            model.retain(|_, list| !list.is_empty());
+            if random.chance(20) {
+                cache.flush();
+                let encoded = |list: &Vec<String>| {
+                    let mut bytes = Vec::new();
+                    list.iter().for_each(|element| wire::write_counted(element.as_bytes(), &mut bytes));
+                    Kept::Bytes(bytes)
+                };
+                check_host(&model.iter().map(|(scope, list)| (scope.clone(), encoded(list))).collect(), seed);
+            }
+        }
+        evictions += cache.stats().evictions;
+    }
+    assert!(10_000 < evictions, "{evictions} evictions");
+}
+
+#[test]
+fn maps_are_those_of_the_model() {
+    let mut evictions = 0;
+    for seed in 0..CASES {
+        host::reset();
+        let random = &mut Random(seed);
+        let mut model: Model<BTreeMap<Vec<u8>, String>> = BTreeMap::new();
+        let states = backend(StateKind::Map, cache_bytes(random), false);
+        let mut cache = states.map::<String>("state");
+        // Maps of a case with large values are larger than what is read at once.
+        let length = if random.chance(20) { 20_000 } else { 3 };
+        for _ in 0..1 + random.below(8) {
+            let batch: Vec<_> = (0..random.below(12)).map(|_| scope(random)).collect();
+            cache.begin_batch();
+            if !cache.is_complete() && random.chance(50) {
+                for (key, namespace) in &batch {
+                    cache.prefetch(key_hash(key), namespace, |out| out.extend_from_slice(key));
+                }
+                cache.fetch();
+            }
+            for (key, namespace) in batch {
+                let slot = cache.slot(key_hash(&key), &key, &namespace);
+                let expected = model.entry((key, namespace)).or_default();
+                let map_key = random.below(5).to_string().into_bytes();
+                match random.below(12) {
+                    0 => {
+                        cache.clear(slot);
+                        expected.clear();
+                    }
+                    1 => assert_eq!(cache.is_empty(slot), expected.is_empty(), "seed {seed}"),
+                    2 => {
+                        let from = if random.chance(50) { Vec::new() } else { map_key };
+                        let mut pairs = Vec::new();
+                        let limit = random.below(6);
+                        cache.scan(slot, &from, |map_key, value| {
+                            pairs.push((map_key.to_owned(), value.clone()));
+                            if (pairs.len() as u64) < limit {
+                                ControlFlow::Continue(())
+                            } else {
+                                ControlFlow::Break(())
+                            }
+                        });
+                        let expected = expected.range(from..).take(usize::try_from(limit.max(1)).unwrap());
+                        assert!(pairs.iter().map(|(key, value)| (key, value)).eq(expected), "seed {seed}: {pairs:?}");
+                    }
+                    3 | 4 => assert_eq!(cache.get(slot, &map_key), expected.get(&map_key), "seed {seed}"),
+                    5 | 6 => {
+                        cache.remove(slot, &map_key);
+                        expected.remove(&map_key);
+                    }
+                    7 | 8 => {
+                        cache.modify(slot, &map_key, |value| match value {
+                            Some(_) if length == 3 => *value = None,
+                            value => value.get_or_insert_default().push('m'),
+                        });
+                        match expected.get_mut(&map_key) {
+                            Some(_) if length == 3 => _ = expected.remove(&map_key),
+                            Some(value) => value.push('m'),
+                            None => _ = expected.insert(map_key, "m".to_owned()),
+                        }
+                    }
+                    _ => {
+                        let value = "v".repeat(length);
+                        cache.put(slot, &map_key, value.clone());
+                        expected.insert(map_key, value);
+                    }
+                }
+            }
+            model.retain(|_, map| !map.is_empty());
+            if random.chance(20) {
+                cache.flush();
+                let bytes = |map: &BTreeMap<Vec<u8>, String>| {
+                    Kept::Map(map.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect())
+                };
+                check_host(&model.iter().map(|(scope, map)| (scope.clone(), bytes(map))).collect(), seed);
+            }
+        }
+        evictions += cache.stats().evictions;
+    }
+    assert!(5_000 < evictions, "{evictions} evictions");
+}
+
+#[test]
+fn entries_of_a_batch_stay_while_it_lasts() {
+    host::reset();
+    let mut cache = backend(StateKind::Value, 1, false).value::<u64>("state");
+    let slots: Vec<_> = (0..1000_u64)
+        .map(|key| {
+            let slot = cache.slot(key_hash(&key.to_le_bytes()), &key.to_le_bytes(), b"");
+            *cache.value(slot) = Some(key);
+            slot
+        })
+        .collect();
+    assert!(slots.iter().zip(0..).all(|(slot, key)| cache.get(*slot) == Some(&key)));
+    assert_eq!(cache.stats().evictions, 0);
+    cache.begin_batch();
+    assert_eq!((cache.stats().entries, cache.stats().evictions), (0, 1000));
+    assert_eq!(host::kept(0, 0).len(), 1000);
+}
+
+#[test]
+fn what_the_host_never_got_is_forgotten_without_a_call() {
+    host::reset();
+    let mut cache = backend(StateKind::Value, 1 << 20, false).value::<u64>("state");
+    for key in 0..1000_u64 {
+        cache.begin_batch();
+        let slot = cache.slot(key_hash(&key.to_le_bytes()), &key.to_le_bytes(), b"");
+        *cache.value(slot) = Some(key);
+        *cache.value(slot) = None;
+    }
+    cache.begin_batch();
+    cache.flush();
+    assert!(cache.is_complete());
+    assert_eq!((cache.stats().entries, cache.stats().bytes, host::state_calls()), (0, 0, 0));
+}
+
+#[test]
+fn a_batch_is_read_and_written_by_one_call_each() {
+    host::reset();
+    let mut cache = backend(StateKind::Value, 60_000, true).value::<u64>("state");
+    for first in [0_u64, 1000, 0] {
+        let keys: Vec<_> = (first..first + 1000).map(u64::to_le_bytes).collect();
+        let calls = host::state_calls();
+        cache.begin_batch();
+        keys.iter().for_each(|key| cache.prefetch(key_hash(key), b"", |out| out.extend_from_slice(key)));
+        cache.fetch();
+        for key in &keys {
+            let slot = cache.slot(key_hash(key), key, b"");
+            *cache.value(slot).get_or_insert(0) += 1;
+        }
+        // The first batch is all there is: nothing can leave.
+        let writes = u64::from(calls != 0);
+        assert_eq!(host::state_calls() - calls, 1 + writes);
+    }
+    cache.flush();
+    let ones = host::kept(0, 0).into_iter().filter(|(.., kept)| *kept == Kept::Bytes(1_u64.to_le_bytes().to_vec()));
+    assert_eq!((host::kept(0, 0).len(), ones.count()), (2000, 1000));
+}
+
+#[test]
+fn values_end_when_their_time_is_over() {
+    for on_read in [false, true] {
+        host::reset();
+        let states = backend(StateKind::Value, 1 << 20, false);
+        let mut cache = states.value::<u64>("state");
+        cache.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
+        let mut at = |now: i64, write: Option<u64>| {
+            states.begin_call();
+            host::set_processing_time(now);
+            cache.begin_batch();
+            let slot = cache.slot(0, b"key", b"");
+            if let Some(value) = write {
+                *cache.value(slot) = Some(value);
+            }
+            cache.get(slot).copied()
+        };
+        assert_eq!(at(100, Some(7)), Some(7));
+        assert_eq!(at(109, None), Some(7));
+        // Ends at 110, or, since it was read at 109, at 119.
+        assert_eq!(at(110, None), on_read.then_some(7));
+        assert_eq!(at(119, None), on_read.then_some(7));
+        assert_eq!(at(129, None), None);
+        assert_eq!(at(200, Some(8)), Some(8));
+        cache.flush();
+        let expected = [210_i64.to_le_bytes(), 8_u64.to_le_bytes()].concat();
+        assert_eq!(host::kept(0, 0), [(b"key".to_vec(), Vec::new(), Kept::Bytes(expected))]);
+        let mut restored = states.value::<u64>("state");
+        restored.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
+        restored.begin_batch();
+        let slot = restored.slot(0, b"key", b"");
+        assert_eq!(restored.get(slot), None, "the cache is new and complete");
+    }
+}
+
+#[test]
+fn elements_and_pairs_end_one_by_one() {
+    host::reset();
+    let ttl = TimeToLive { duration_ms: 10, on_read: false };
+    let states = backend(StateKind::List, 1, false);
+    let mut list = states.list::<str>("state");
+    list.set_time_to_live(ttl);
+    for (now, expected) in [(0, vec!["0"]), (5, vec!["0", "5"]), (10, vec!["5", "10"]), (15, vec!["10", "15"])] {
+        states.begin_call();
+        host::set_processing_time(now);
+        list.begin_batch();
+        let slot = list.slot(1, b"key", b"");
+        list.append(slot, &now.to_string());
+        let mut elements = Vec::new();
+        list.for_each(slot, |element| elements.push(element.to_owned()));
+        assert_eq!(elements, expected);
+    }
+    host::reset();
+    let states = backend(StateKind::Map, 1, false);
+    let mut map = states.map::<u64>("state");
+    map.set_time_to_live(ttl);
+    for (now, expected) in [(0, vec![0]), (5, vec![0, 5]), (10, vec![5, 10]), (15, vec![10, 15])] {
+        states.begin_call();
+        host::set_processing_time(now);
+        map.begin_batch();
+        let slot = map.slot(1, b"key", b"");
+        map.put(slot, &now.to_be_bytes(), now.cast_unsigned());
+        let mut values = Vec::new();
+        map.scan(slot, &[], |_, value| {
+            values.push(*value);
+            ControlFlow::Continue(())
+        });
+        assert_eq!(values, expected);
+        assert_eq!(map.get(slot, &(now - 10).to_be_bytes()), None);
+    }
+}
+
+#[test]
+fn a_value_of_another_type_fails_the_call() {
+    host::reset();
+    current::reset();
+    let states = backend(StateKind::Value, 1, true);
+    let mut texts = states.value::<String>("state");
+    let slot = texts.slot(1, b"key", b"");
+    *texts.value(slot) = Some("text".to_owned());
+    texts.flush();
+    let mut numbers = states.value::<u64>("state");
+    let slot = numbers.slot(1, b"key", b"");
+    assert_eq!(numbers.get(slot), None);
+    assert!(current::failed());
+    let message = "state \"state\" holds a value that is not of type u64: the bytes end within the record; it was written under another type: give the state another name";
+    assert_eq!(host::take_calls(), [host::Call::Fail { node: 1, message: message.to_owned() }]);
+    current::reset();
+}
+
+#[test]
+fn namespaces_of_windows_sort_as_their_times() {
+    let windows = [(i64::MIN, i64::MAX), (-5, 0), (-5, 5), (0, 1), (7, 8), (7, i64::MAX)];
+    let namespaces = windows.map(|(start, end)| window_namespace(start, end));
+    assert!(namespaces.is_sorted());
+    assert_eq!(namespaces.map(|namespace| window_of(&namespace)), windows.map(Some));
+    assert_eq!(window_of(b"short"), None);
+}

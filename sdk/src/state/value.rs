@@ -1,0 +1,353 @@
+//! [`ValueCache`]: one value for each key and namespace.
+
+use std::hint::black_box;
+
+use engine_rows::row::Rows;
+
+use super::{
+    Clock, TimeToLive,
+    table::{CacheStats, NOWHERE, Slot, Table, mix},
+    wire::{Requests, StateId, read_counted, write_absent, write_counted_with},
+};
+use crate::{
+    host,
+    record::{Nesting, Owned, Reader, is_fixed_size},
+};
+
+/// One declared state of kind value, reducing or aggregating.
+pub(crate) struct ValueCache<V> {
+    state: StateId,
+    table: Table<Option<V>>,
+    /// When each place's value ends, milliseconds since the Unix epoch; empty without time-to-live.
+    ends: Vec<i64>,
+    time_to_live: Option<TimeToLive>,
+    clock: Clock,
+    /// True if all values take the same number of bytes: their entry's.
+    is_fixed_size: bool,
+    /// Where the rows of the batch will find their entries, in all likelihood.
+    hints: Vec<u32>,
+    /// The next row's hint.
+    hint: usize,
+    /// The place last lent to be changed: it may be empty.
+    lent: u32,
+    /// Places that were found empty in this batch.
+    emptied: Vec<u32>,
+    /// Places whose values are to be read by `fetch`.
+    missing: Vec<u32>,
+    writes: Requests,
+    reads: Requests,
+    scratch: Vec<u8>,
+}
+
+impl<V: Owned> ValueCache<V> {
+    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
+        Self {
+            state,
+            table: Table::new(bytes_max, is_complete),
+            ends: Vec::new(),
+            time_to_live: None,
+            clock,
+            is_fixed_size: is_fixed_size(&V::descriptor(Nesting::ROOT)),
+            hints: Vec::new(),
+            hint: 0,
+            lent: NOWHERE,
+            emptied: Vec::new(),
+            missing: Vec::new(),
+            writes: Requests::default(),
+            reads: Requests::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Lets values end. To be called before the state is used.
+    pub(crate) fn set_time_to_live(&mut self, time_to_live: TimeToLive) {
+        self.time_to_live = Some(time_to_live);
+    }
+
+    /// True while nothing was evicted and nothing restored: what is not in the cache is absent.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.table.is_complete()
+    }
+
+    /// Begins a batch: entries touched from here on are pinned, slots of the last batch are void.
+    pub(crate) fn begin_batch(&mut self) {
+        self.hints.clear();
+        self.hint = 0;
+        self.look_back(NOWHERE);
+        let mut emptied = std::mem::take(&mut self.emptied);
+        emptied.drain(..).for_each(|place| self.tidy(place));
+        self.emptied = emptied;
+        let touched = self.table.begin_batch();
+        touched.iter().for_each(|place| self.tidy(*place));
+        self.table.reuse(touched);
+        if self.table.must_shrink() {
+            self.make_room();
+        }
+    }
+
+    /// True if the first pass is worth while: entries may be missing, or are so many that
+    /// finding them means to wait for memory. It may be left out while the cache is complete.
+    pub(crate) fn wants_prefetch(&self) -> bool {
+        !self.table.is_complete() || self.table.is_large()
+    }
+
+    /// First pass over a batch of rows without namespaces: [`ValueCache::prefetch`] of each
+    /// row, then [`ValueCache::fetch`]. `key` encodes the key of a row's payload.
+    ///
+    /// To find an entry is to wait for memory three times, one after the other. Here each step
+    /// is taken for all rows, whose waits overlap; slots are then asked for in the order of the rows.
+    pub(crate) fn prefetch_rows(&mut self, rows: &[u8], mut key: impl FnMut(&[u8], &mut Vec<u8>)) {
+        let mut hints = std::mem::take(&mut self.hints);
+        let rows = Rows::new(rows).map_while(Result::ok);
+        hints.extend(rows.clone().map(|row| self.table.guess(row.key_hash)));
+        let mut present = 0;
+        for (row, hint) in rows.zip(&mut hints) {
+            if self.table.pin(*hint, row.key_hash).is_some() {
+                // An entry may begin in one line of the core's cache and end in the next.
+                present += usize::from(self.table.entry(*hint).content.is_some());
+            } else {
+                *hint = NOWHERE;
+                if !self.table.is_complete() {
+                    self.prefetch(row.key_hash, &[], |out| key(row.payload, out));
+                }
+            }
+        }
+        black_box(present);
+        self.hints = hints;
+        self.fetch();
+    }
+
+    /// First pass over a batch, only needed while the cache is not complete: probes by
+    /// hash, and notes what is missing. `key` is asked for its encoding only then; if it
+    /// appends nothing, since the row cannot be read, nothing is noted.
+    #[inline]
+    pub(crate) fn prefetch(&mut self, hash: u32, namespace: &[u8], key: impl FnOnce(&mut Vec<u8>)) {
+        let hash = mix(hash, namespace);
+        if self.table.find_hash(hash).is_none() {
+            let mut encoded = std::mem::take(&mut self.scratch);
+            encoded.clear();
+            key(&mut encoded);
+            if !encoded.is_empty() {
+                let place = self.table.insert(hash, &encoded, namespace);
+                self.missing.push(place);
+            }
+            self.scratch = encoded;
+        }
+    }
+
+    /// Ends the first pass: one call that writes what had to leave, one that reads what is missing.
+    pub(crate) fn fetch(&mut self) {
+        if self.missing.is_empty() {
+            return;
+        }
+        if self.table.is_over() {
+            self.make_room();
+        }
+        let missing = std::mem::take(&mut self.missing);
+        self.read(&missing);
+        self.missing = missing;
+        self.missing.clear();
+    }
+
+    /// The place of an entry, read from the host if it is not there. Good until the next `begin_batch`.
+    #[inline]
+    pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
+        let place = match self.hints.get(self.hint) {
+            Some(hint) => {
+                self.hint += 1;
+                self.table.at(*hint, key, namespace)
+            }
+            None => None,
+        };
+        let place = match place {
+            Some(place) => place,
+            None => {
+                let hash = mix(hash, namespace);
+                match self.table.find(hash, key, namespace) {
+                    Some(place) => place,
+                    None => self.add(hash, key, namespace),
+                }
+            }
+        };
+        if self.time_to_live.is_some() {
+            self.heed_time(place);
+        }
+        Slot(place)
+    }
+
+    /// The value at a slot.
+    #[inline]
+    pub(crate) fn get(&self, slot: Slot) -> Option<&V> {
+        self.table.entry(slot.0).content.as_ref()
+    }
+
+    /// The value at a slot, to be changed: none deletes it.
+    #[inline]
+    pub(crate) fn value(&mut self, slot: Slot) -> &mut Option<V> {
+        if self.is_fixed_size {
+            self.look_back(slot.0);
+            self.table.entry_mut(slot.0).is_dirty = true;
+        } else {
+            self.table.mark_dirty(slot.0);
+        }
+        if let Some(TimeToLive { duration_ms, .. }) = self.time_to_live {
+            self.ends[slot.0 as usize] = self.clock.now().saturating_add(duration_ms);
+        }
+        &mut self.table.entry_mut(slot.0).content
+    }
+
+    /// Lets the host know all that it does not.
+    pub(crate) fn flush(&mut self) {
+        let Self { table, writes, state, ends, time_to_live, .. } = self;
+        for (place, entry) in table.places_mut() {
+            if entry.is_dirty {
+                write_entry(writes, entry, time_to_live.map(|_| ends[place]));
+                entry.is_dirty = false;
+                entry.is_in_host = entry.content.is_some();
+                if writes.is_full() {
+                    writes.send(|count, bytes| host::put_many(state.index, count, bytes));
+                }
+            }
+        }
+        self.send();
+    }
+
+    /// What the cache did so far.
+    #[allow(dead_code, reason = "for windows and joins")]
+    pub(crate) fn stats(&self) -> CacheStats {
+        self.table.stats()
+    }
+
+    /// Notes the place that was lent last if it was emptied.
+    #[inline]
+    fn look_back(&mut self, next: u32) {
+        let lent = std::mem::replace(&mut self.lent, next);
+        if lent != NOWHERE && self.table.entry(lent).content.is_none() {
+            self.emptied.push(lent);
+        }
+    }
+
+    /// Removes an entry that holds nothing; weighs another.
+    fn tidy(&mut self, place: u32) {
+        let entry = self.table.entry(place);
+        if entry.content.is_some() {
+            if !self.is_fixed_size {
+                self.weigh(place);
+            }
+        } else if !entry.is_vacant() {
+            if entry.is_in_host {
+                self.write(place);
+            }
+            self.table.remove(place);
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> u32 {
+        let place = self.table.insert(hash, key, namespace);
+        if !self.ends.is_empty() || self.time_to_live.is_some() {
+            self.ends.resize(self.ends.len().max(place as usize + 1), i64::MAX);
+        }
+        if !self.table.is_complete() {
+            self.read(&[place]);
+        }
+        place
+    }
+
+    /// Reads the values at places from the host.
+    fn read(&mut self, places: &[u32]) {
+        // The host may not be asked for what it was not told yet.
+        self.send();
+        let Self { table, state, reads, ends, time_to_live, .. } = self;
+        for place in places {
+            table.entry(*place).key.write(&mut reads.bytes);
+            reads.count += 1;
+        }
+        table.misses += places.len() as u64;
+        let values = reads.send(|count, bytes| host::get_many(state.index, count, bytes)).unwrap_or_default();
+        let mut values = Reader::new(&values);
+        for place in places {
+            let mut value = read_counted(&mut values);
+            if time_to_live.is_some() {
+                ends.resize(ends.len().max(*place as usize + 1), i64::MAX);
+                value = value.and_then(|bytes| state.read_end::<V>(bytes)).map(|(end, value)| {
+                    ends[*place as usize] = end;
+                    value
+                });
+            }
+            let entry = table.entry_mut(*place);
+            entry.is_in_host = value.is_some();
+            entry.content = value.and_then(|bytes| state.decode(bytes));
+        }
+        if !self.is_fixed_size {
+            places.iter().for_each(|place| self.weigh(*place));
+        }
+    }
+
+    /// Drops a value whose time is over; one that was read lives on, if it shall.
+    fn heed_time(&mut self, place: u32) {
+        let Some(TimeToLive { duration_ms, on_read }) = self.time_to_live else {
+            return;
+        };
+        let entry = self.table.entry_mut(place);
+        if entry.content.is_none() {
+            return;
+        }
+        let now = self.clock.now();
+        let end = &mut self.ends[place as usize];
+        if *end <= now {
+            entry.content = None;
+            self.table.mark_dirty(place);
+        } else if on_read {
+            *end = now.saturating_add(duration_ms);
+            self.table.mark_dirty(place);
+        }
+    }
+
+    fn weigh(&mut self, place: u32) {
+        let Self { table, scratch, .. } = self;
+        let bytes = table.entry(place).content.as_ref().map_or(0, |value| V::weigh(value, scratch));
+        table.weigh(place, bytes);
+    }
+
+    /// Notes an entry to be written.
+    fn write(&mut self, place: u32) {
+        let end = self.time_to_live.map(|_| self.ends[place as usize]);
+        write_entry(&mut self.writes, self.table.entry(place), end);
+        if self.writes.is_full() {
+            self.send();
+        }
+    }
+
+    fn make_room(&mut self) {
+        let Self { table, writes, state, ends, time_to_live, .. } = self;
+        table.evict(|place, entry| {
+            if entry.is_dirty {
+                write_entry(writes, entry, time_to_live.map(|_| ends[place]));
+                if writes.is_full() {
+                    writes.send(|count, bytes| host::put_many(state.index, count, bytes));
+                }
+            }
+        });
+        self.send();
+    }
+
+    fn send(&mut self) {
+        let Self { writes, state, .. } = self;
+        writes.send(|count, bytes| host::put_many(state.index, count, bytes));
+    }
+}
+
+fn write_entry<V: Owned>(writes: &mut Requests, entry: &super::table::Entry<Option<V>>, end: Option<i64>) {
+    entry.key.write(&mut writes.bytes);
+    match &entry.content {
+        None => write_absent(&mut writes.bytes),
+        Some(value) => write_counted_with(&mut writes.bytes, |out| {
+            if let Some(end) = end {
+                out.extend_from_slice(&end.to_le_bytes());
+            }
+            V::encode(value, out);
+        }),
+    }
+    writes.count += 1;
+}

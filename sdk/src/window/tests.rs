@@ -1,0 +1,541 @@
+//! Window operators against a model that keeps each window by itself, as Flink does.
+//!
+//! Each case is a random run of records, watermarks and clock, with caches so small that
+//! entries leave them all the time, or so large that none does. Each call must emit
+//! what the model emits, in the order of time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use engine_rows::{
+    key_hash::key_hash,
+    row::{self, Rows},
+};
+
+use super::{
+    CountEvictor, EventTimeSessionWindows, EventTimeTrigger, ProcessWindowFunction, ProcessingTimeSessionWindows,
+    ProcessingTimeTrigger, SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeWindow, TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows, WindowContext, WindowElements, WindowedStream, vectors::Random,
+};
+use crate::{
+    AggregateFunction, DataStream, DiscardSink, FileSource, OutputTag,
+    bindings::{
+        engine::plugin::graph::Operator as OperatorKind,
+        exports::engine::plugin::operator_chain::{OperatorContext, SegmentOutput, TimeDomain},
+    },
+    collector::Collector,
+    current,
+    exports::declare,
+    graph::SharedGraph,
+    host::{self, Call},
+    key::ByValue,
+    operator::Batch,
+    record::Record,
+    segment::Segment,
+};
+
+/// Cases for each kind of windows.
+const CASES: u64 = 10_000;
+
+/// Key and number.
+type Sale = (u8, i64);
+
+/// A record with its timestamp.
+type Timed<T> = (i64, T);
+
+/// Key, start and end of the window, and the numbers in it.
+type Gathered = (u8, i64, i64, Vec<i64>);
+
+/// Gathers numbers in the order of their size.
+struct Gather;
+
+impl AggregateFunction<Sale> for Gather {
+    type Accumulator = Vec<i64>;
+    type Output = Vec<i64>;
+
+    fn create_accumulator(&self) -> Vec<i64> {
+        Vec::new()
+    }
+
+    fn add(&self, record: &Sale, accumulator: &mut Vec<i64>) {
+        accumulator.push(record.1);
+    }
+
+    fn get_result(&self, accumulator: &Vec<i64>) -> Vec<i64> {
+        let mut sorted = accumulator.clone();
+        sorted.sort_unstable();
+        sorted
+    }
+
+    fn merge(&self, accumulator: &mut Vec<i64>, other: Vec<i64>) {
+        accumulator.extend(other);
+    }
+}
+
+/// What a call emitted.
+#[derive(Debug, Default, PartialEq)]
+struct Emitted {
+    results: Vec<Timed<Gathered>>,
+    late: Vec<Timed<Sale>>,
+}
+
+/// The operator of windows, with the engine's side played by the test.
+struct Running {
+    graph: SharedGraph,
+    context: OperatorContext,
+    segment: Segment,
+}
+
+impl Running {
+    fn new(cache_bytes: u64, results: impl FnOnce(DataStream<Sale>) -> DataStream<Gathered>) -> Self {
+        current::reset();
+        host::reset();
+        let declared = declare(
+            |env, _| {
+                let results = results(env.from_source(FileSource::json_lines::<Sale>("input")));
+                results.sink_to(DiscardSink);
+                results.get_side_output(&OutputTag::<Sale>::new("late")).sink_to(DiscardSink);
+                Ok(())
+            },
+            Vec::new(),
+        );
+        let (graph, declaration) = declared.map_err(|error| error.to_string()).expect("a sound program");
+        let node = declaration
+            .nodes
+            .iter()
+            .find(|node| matches!(&node.operator, OperatorKind::Guest(kind) if kind.starts_with("Window")));
+        let node = node.expect("a window");
+        host::declare_instance(0, node.states.iter().map(|state| state.kind).collect());
+        host::enter_instance(0);
+        let edges = declaration.edges.iter().filter(|edge| edge.source == node.id);
+        let outputs = edges.map(|edge| SegmentOutput {
+            node: node.id,
+            side_output: edge.side_output.clone(),
+            selector: edge.selector,
+            channels: 1,
+        });
+        let context = OperatorContext {
+            job_name: String::new(),
+            task_name: String::new(),
+            subtask_index: 0,
+            parallelism: 1,
+            max_parallelism: 128,
+            attempt: 0,
+            nodes: vec![node.id],
+            outputs: outputs.collect(),
+            restored: false,
+            state_cache_bytes: cache_bytes,
+        };
+        let segment = Segment::open(&graph.borrow(), &context).map_err(|error| error.to_string()).expect("opens");
+        Self { graph, context, segment }
+    }
+
+    /// As after a failure: another instance, whose state is what the host has.
+    fn restore(&mut self, watermark: i64) {
+        self.segment.snapshot().expect("flushes");
+        self.context.restored = true;
+        let segment = Segment::open(&self.graph.borrow(), &self.context);
+        self.segment = segment.map_err(|error| error.to_string()).expect("opens");
+        self.segment.process_watermark(watermark).expect("takes the watermark");
+        host::take_calls();
+    }
+
+    fn push(&mut self, sales: &[Timed<Sale>]) -> Emitted {
+        let mut rows = Vec::new();
+        for (timestamp, sale) in sales {
+            row::append_with(&mut rows, key_hash(&[sale.0]), *timestamp, |payload| Sale::encode(sale, payload));
+        }
+        self.segment.process_batch(0, Batch::Rows(&rows)).expect("takes the rows");
+        self.emitted()
+    }
+
+    fn process_watermark(&mut self, watermark: i64, batch_max: usize) -> Emitted {
+        self.fire(TimeDomain::EventTime, (watermark, watermark), batch_max);
+        self.segment.process_watermark(watermark).expect("takes the watermark");
+        self.emitted()
+    }
+
+    fn advance_clock(&mut self, now: i64, batch_max: usize) -> Emitted {
+        host::set_processing_time(now);
+        self.fire(TimeDomain::ProcessingTime, (now, now - 1), batch_max);
+        self.emitted()
+    }
+
+    fn fire(&mut self, domain: TimeDomain, (time, due): (i64, i64), batch_max: usize) {
+        while let Some((_, timers)) = host::take_due_timers(0, domain, due, batch_max) {
+            self.segment.fire_timers(domain, time, &timers).expect("fires");
+        }
+    }
+
+    fn emitted(&self) -> Emitted {
+        let mut emitted = Emitted::default();
+        for call in host::take_calls() {
+            match call {
+                Call::Emit { output, rows, .. } => {
+                    for row in Rows::new(&rows) {
+                        let row = row.expect("whole rows");
+                        if self.context.outputs[output as usize].side_output.is_some() {
+                            let sale = Sale::decode(row.payload, |sale| sale).expect("a sale");
+                            emitted.late.push((row.timestamp, sale));
+                        } else {
+                            let result = Gathered::decode(row.payload, |result| result).expect("a result");
+                            emitted.results.push((row.timestamp, result));
+                        }
+                    }
+                }
+                Call::EmitWatermark { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        emitted
+    }
+
+    /// Bytes of keys with timers and number of states that the host has, after a flush.
+    fn left(&mut self) -> (usize, usize) {
+        self.segment.snapshot().expect("flushes");
+        (host::kept_timers(0).len(), (0..3).map(|state| host::kept(0, state).len()).sum())
+    }
+}
+
+/// Kinds of windows, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Aligned { size: i64, slide: i64, offset: i64 },
+    Session { gap: i64 },
+}
+
+/// Keeps the numbers of each key and window, and the timers of each window, one by one.
+struct Model {
+    kind: Kind,
+    domain: TimeDomain,
+    allowed_lateness: i64,
+    /// The watermark or the clock.
+    time: i64,
+    windows: BTreeMap<(u8, TimeWindow), Vec<i64>>,
+    timers: BTreeSet<(i64, u8, TimeWindow)>,
+}
+
+impl Model {
+    fn cleanup_time(&self, window: TimeWindow) -> i64 {
+        match self.domain {
+            TimeDomain::EventTime => window.max_timestamp().saturating_add(self.allowed_lateness),
+            TimeDomain::ProcessingTime => window.max_timestamp(),
+        }
+    }
+
+    fn is_late(&self, window: TimeWindow) -> bool {
+        self.domain == TimeDomain::EventTime && self.cleanup_time(window) <= self.time
+    }
+
+    fn result(&self, key: u8, window: TimeWindow) -> Timed<Gathered> {
+        let mut numbers = self.windows[&(key, window)].clone();
+        numbers.sort_unstable();
+        (window.max_timestamp(), (key, window.start, window.end, numbers))
+    }
+
+    fn push(&mut self, (timestamp, (key, number)): Timed<Sale>, emitted: &mut Emitted) {
+        let time = if self.domain == TimeDomain::EventTime { timestamp } else { self.time };
+        let windows: Vec<_> = match self.kind {
+            Kind::Aligned { size, slide, offset } => (time - size + 1..=time)
+                .rev()
+                .filter(|start| (start - offset).rem_euclid(slide) == 0)
+                .map(|start| TimeWindow::new(start, start + size))
+                .collect(),
+            Kind::Session { gap } => vec![TimeWindow::new(time, time + gap)],
+        };
+        let mut is_skipped = true;
+        for mut window in windows {
+            let mut numbers = Vec::new();
+            if let Kind::Session { .. } = self.kind {
+                let touching: Vec<_> =
+                    self.windows.keys().copied().filter(|(of, other)| *of == key && window.touches(other)).collect();
+                for (key, other) in touching {
+                    window = window.cover(&other);
+                    numbers.extend(self.windows.remove(&(key, other)).unwrap_or_default());
+                    self.timers.retain(|(_, of, timer)| (*of, *timer) != (key, other));
+                }
+            }
+            if self.is_late(window) {
+                assert!(numbers.is_empty(), "a session that is kept is not late");
+                continue;
+            }
+            is_skipped = false;
+            numbers.push(number);
+            self.windows.entry((key, window)).or_default().extend(numbers);
+            if self.domain == TimeDomain::EventTime && window.max_timestamp() <= self.time {
+                emitted.results.push(self.result(key, window));
+            } else {
+                self.timers.insert((window.max_timestamp(), key, window));
+            }
+            if self.cleanup_time(window) != i64::MAX {
+                self.timers.insert((self.cleanup_time(window), key, window));
+            }
+        }
+        let is_late =
+            self.domain == TimeDomain::EventTime && timestamp.saturating_add(self.allowed_lateness) <= self.time;
+        if is_skipped && is_late {
+            emitted.late.push((timestamp, (key, number)));
+        }
+    }
+
+    /// Lets event time or the clock rise.
+    fn advance(&mut self, time: i64) -> Emitted {
+        self.time = time;
+        let mut emitted = Emitted::default();
+        let due = if self.domain == TimeDomain::EventTime { time } else { time - 1 };
+        while let Some((timestamp, key, window)) = self.timers.first().copied().filter(|timer| timer.0 <= due) {
+            self.timers.pop_first();
+            if timestamp == window.max_timestamp() {
+                emitted.results.push(self.result(key, window));
+            }
+            if timestamp == self.cleanup_time(window) {
+                self.windows.remove(&(key, window));
+            }
+        }
+        emitted
+    }
+}
+
+type Keyed = WindowedStream<Sale, u8, ByValue<fn(&Sale) -> u8>>;
+
+fn key_of(sale: &Sale) -> u8 {
+    sale.0
+}
+
+fn millis(time: i64) -> Duration {
+    Duration::from_millis(time.unsigned_abs())
+}
+
+/// The windows of a case, in the words of programs.
+fn windowed(sales: &DataStream<Sale>, kind: Kind, domain: TimeDomain) -> Keyed {
+    let keyed = sales.key_by::<u8, fn(&Sale) -> u8>(key_of);
+    macro_rules! aligned {
+        ($windows:expr, $offset:expr) => {
+            match $offset {
+                offset if offset < 0 => keyed.window($windows.with_negative_offset(millis(offset))),
+                offset => keyed.window($windows.with_offset(millis(offset))),
+            }
+        };
+    }
+    let is_event_time = domain == TimeDomain::EventTime;
+    match kind {
+        Kind::Aligned { size, slide, offset } if size == slide && is_event_time => {
+            aligned!(TumblingEventTimeWindows::of(millis(size)), offset)
+        }
+        Kind::Aligned { size, slide, offset } if size == slide => {
+            aligned!(TumblingProcessingTimeWindows::of(millis(size)), offset)
+        }
+        Kind::Aligned { size, slide, offset } if is_event_time => {
+            aligned!(SlidingEventTimeWindows::of(millis(size), millis(slide)), offset)
+        }
+        Kind::Aligned { size, slide, offset } => {
+            aligned!(SlidingProcessingTimeWindows::of(millis(size), millis(slide)), offset)
+        }
+        Kind::Session { gap } if is_event_time => keyed.window(EventTimeSessionWindows::with_gap(millis(gap))),
+        Kind::Session { gap } => keyed.window(ProcessingTimeSessionWindows::with_gap(millis(gap))),
+    }
+}
+
+fn gathered(key: &u8, window: TimeWindow, numbers: Vec<i64>, out: &mut Collector<Gathered>) {
+    out.collect((*key, window.start, window.end, numbers));
+}
+
+/// Runs random cases of one kind of windows.
+fn check(
+    kind: impl Fn(&mut Random) -> Kind,
+    domain: TimeDomain,
+    timers_by_key: Option<usize>,
+    results: impl Fn(Keyed) -> DataStream<Gathered>,
+) {
+    for seed in 0..CASES {
+        let random = &mut Random(seed);
+        let kind = kind(random);
+        let allowed_lateness = [0, 0, random.range(1, 60), i64::MAX][random.range(0, 3) as usize];
+        let cache_bytes = [0, 300, 1 << 20][random.range(0, 2) as usize];
+        let keys = random.range(1, 5);
+        let mut running = Running::new(cache_bytes, |sales| {
+            let windowed = windowed(&sales, kind, domain).allowed_lateness(millis(allowed_lateness));
+            results(windowed.side_output_late_data(&OutputTag::new("late")))
+        });
+        let time = if domain == TimeDomain::EventTime { i64::MIN } else { 0 };
+        let mut model =
+            Model { kind, domain, allowed_lateness, time, windows: BTreeMap::new(), timers: BTreeSet::new() };
+        let mut now = random.range(-100, 100);
+        if domain == TimeDomain::ProcessingTime {
+            model.time = now;
+            running.advance_clock(now, 1);
+        }
+        for step in 0..random.range(1, 25) {
+            let case = || format!("seed {seed}, step {step}, {kind:?}, lateness {allowed_lateness}");
+            let batch_max = random.range(1, 8) as usize;
+            let (mut got, mut expected) = if random.range(0, 1) == 0 {
+                let spread = random.range(0, 70);
+                let sales: Vec<_> = (0..random.range(0, 8))
+                    .map(|_| {
+                        let key = random.range(0, keys - 1) as u8;
+                        (now + random.range(-spread, spread), (key, random.range(0, 999)))
+                    })
+                    .collect();
+                let mut expected = Emitted::default();
+                sales.iter().for_each(|sale| model.push(*sale, &mut expected));
+                (running.push(&sales), expected)
+            } else {
+                now += random.range(0, 40);
+                let got = match domain {
+                    TimeDomain::EventTime => running.process_watermark(now, batch_max),
+                    TimeDomain::ProcessingTime => running.advance_clock(now, batch_max),
+                };
+                assert!(got.results.is_sorted_by_key(|(timestamp, _)| *timestamp), "{}: {got:?}", case());
+                (got, model.advance(now))
+            };
+            got.results.sort();
+            expected.results.sort();
+            assert_eq!(got, expected, "{}", case());
+            if random.range(0, 9) == 0 && domain == TimeDomain::EventTime {
+                running.restore(model.time);
+            }
+            if let Some(most) = timers_by_key {
+                running.segment.snapshot().expect("flushes");
+                let mut timers: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+                host::kept_timers(0).into_iter().for_each(|timer| *timers.entry(timer.key).or_default() += 1);
+                assert!(timers.values().all(|count| *count <= most), "{}: {timers:?}", case());
+            }
+        }
+        let end = if domain == TimeDomain::EventTime { i64::MAX } else { now + 1000 };
+        let mut got = match domain {
+            TimeDomain::EventTime => running.process_watermark(end, 3),
+            TimeDomain::ProcessingTime => running.advance_clock(end, 3),
+        };
+        let mut expected = model.advance(end);
+        got.results.sort();
+        expected.results.sort();
+        assert_eq!(got, expected, "seed {seed}, end, {kind:?}");
+        if allowed_lateness != i64::MAX || domain == TimeDomain::ProcessingTime {
+            assert_eq!(running.left(), (0, 0), "seed {seed}, {kind:?}");
+        }
+    }
+}
+
+fn aggregated(windowed: Keyed) -> DataStream<Gathered> {
+    windowed.aggregate_then(Gather, gathered)
+}
+
+fn tumbling(random: &mut Random) -> Kind {
+    let size = random.range(1, 40);
+    Kind::Aligned { size, slide: size, offset: random.range(1 - size, size - 1) }
+}
+
+fn sliding(random: &mut Random) -> Kind {
+    let (size, slide) = (random.range(1, 40), random.range(1, 40));
+    Kind::Aligned { size, slide, offset: random.range(1 - slide, slide - 1) }
+}
+
+fn overlapping(random: &mut Random) -> Kind {
+    let slide = random.range(1, 10);
+    Kind::Aligned { size: random.range(slide + 1, 60), slide, offset: random.range(1 - slide, slide - 1) }
+}
+
+fn session(random: &mut Random) -> Kind {
+    Kind::Session { gap: random.range(1, 30) }
+}
+
+#[test]
+fn tumbling_windows_of_event_time() {
+    check(tumbling, TimeDomain::EventTime, None, aggregated);
+}
+
+#[test]
+fn sliding_windows_of_event_time() {
+    check(sliding, TimeDomain::EventTime, None, aggregated);
+}
+
+#[test]
+fn overlapping_windows_of_event_time() {
+    check(overlapping, TimeDomain::EventTime, Some(1), aggregated);
+}
+
+#[test]
+fn sessions_of_event_time() {
+    check(session, TimeDomain::EventTime, Some(1), aggregated);
+}
+
+#[test]
+fn tumbling_windows_of_processing_time() {
+    check(tumbling, TimeDomain::ProcessingTime, None, aggregated);
+}
+
+#[test]
+fn overlapping_windows_of_processing_time() {
+    check(overlapping, TimeDomain::ProcessingTime, Some(1), aggregated);
+}
+
+#[test]
+fn sessions_of_processing_time() {
+    check(session, TimeDomain::ProcessingTime, Some(1), aggregated);
+}
+
+/// As [`gathered`], of all records.
+struct GatherAll;
+
+impl ProcessWindowFunction<u8, Sale> for GatherAll {
+    type Output = Gathered;
+
+    fn process(
+        &self,
+        key: &u8,
+        elements: &WindowElements<Sale>,
+        ctx: &mut WindowContext<'_>,
+        out: &mut Collector<Gathered>,
+    ) -> crate::Result<()> {
+        let mut numbers: Vec<_> = elements.iter().map(|(_, number)| number).collect();
+        numbers.sort_unstable();
+        gathered(key, ctx.window(), numbers, out);
+        Ok(())
+    }
+}
+
+impl ProcessWindowFunction<u8, Vec<i64>> for GatherAll {
+    type Output = Gathered;
+
+    fn process(
+        &self,
+        key: &u8,
+        elements: &WindowElements<Vec<i64>>,
+        ctx: &mut WindowContext<'_>,
+        out: &mut Collector<Gathered>,
+    ) -> crate::Result<()> {
+        elements.iter().for_each(|numbers| gathered(key, ctx.window(), numbers, out));
+        Ok(())
+    }
+}
+
+#[test]
+fn windows_with_triggers_are_those_without() {
+    let event_time = |windowed: Keyed| windowed.trigger(EventTimeTrigger::create()).aggregate_then(Gather, gathered);
+    check(sliding, TimeDomain::EventTime, None, event_time);
+    check(session, TimeDomain::EventTime, None, event_time);
+    let processing_time =
+        |windowed: Keyed| windowed.trigger(ProcessingTimeTrigger::create()).aggregate_then(Gather, gathered);
+    check(sliding, TimeDomain::ProcessingTime, None, processing_time);
+    check(session, TimeDomain::ProcessingTime, None, processing_time);
+}
+
+#[test]
+fn functions_get_what_is_in_each_window() {
+    let all = |windowed: Keyed| windowed.process(|_| GatherAll);
+    check(sliding, TimeDomain::EventTime, None, all);
+    check(session, TimeDomain::EventTime, None, all);
+    check(session, TimeDomain::ProcessingTime, None, all);
+    let aggregated = |windowed: Keyed| windowed.aggregate_with(Gather, |_| GatherAll);
+    check(session, TimeDomain::EventTime, None, aggregated);
+    check(tumbling, TimeDomain::EventTime, None, aggregated);
+}
+
+#[test]
+fn evictors_that_evict_nothing_change_nothing() {
+    let all = |windowed: Keyed| windowed.evictor(CountEvictor::of(usize::MAX)).aggregate_then(Gather, gathered);
+    check(sliding, TimeDomain::EventTime, None, all);
+    check(session, TimeDomain::EventTime, None, all);
+}
