@@ -8,7 +8,7 @@ CARGO ?= cargo
 PLUGINS := $(notdir $(wildcard plugins/*))
 ENGINE := target/release/engine
 
-.PHONY: demo build engine plugins test lint fmt bench bench-flink
+.PHONY: demo build engine plugins test lint fmt bench bench-flink flink-cli fuzz
 
 demo: build
 	@rm -rf target/demo && mkdir -p target/demo
@@ -50,3 +50,11 @@ bench: build
 
 bench-flink: build
 	benches/flink/compare.py
+
+# Apache Flink's own `list` and `cancel` against a cluster.
+flink-cli: build
+	scripts/flink-cli.sh
+
+# Each target for FUZZ_SECONDS, 60 by default.
+fuzz:
+	scripts/fuzz.sh

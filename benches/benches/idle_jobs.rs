@@ -20,6 +20,7 @@ use engine::{
         dispatcher::{DispatcherRequest, DispatcherResponse},
         rpc::Transport,
     },
+    task_manager::operator::PrintedRows,
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
 
@@ -57,7 +58,7 @@ async fn run() {
         storage: Storage::Temporary,
         transport: Transport::Direct,
         job_master_factory: components::job_master_factory(configuration.clone(), Clock::System),
-        task_starter_factory: components::task_starter_factory(Arc::clone(&plugins)),
+        task_starter_factory: components::task_starter_factory(Arc::clone(&plugins), PrintedRows::AsConfigured),
     });
     let cluster = cluster.await.expect("it starts");
     cluster.blobs().put(&program.content).expect("there is room");

@@ -221,9 +221,12 @@ impl<T: Record + ?Sized> DataStream<T> {
 
     /// Keys the stream by what the closure returns, an owned key.
     ///
-    /// `sum`, `min`, `max`, `count`, `reduce` and `aggregate` stand on the keyed stream. Called
-    /// on a stream that has no key, `sum` and its like make rustc say that the
-    /// stream "is not an iterator": what is missing is this call.
+    /// `sum`, `min`, `max`, `count`, `reduce` and `aggregate` stand on the keyed stream:
+    ///
+    /// ```compile_fail,E0277
+    /// # use engine_sdk::prelude::*;
+    /// fn total(numbers: DataStream<u64>) { numbers.sum(|n| *n); }
+    /// ```
     pub fn key_by<K, F>(&self, key: F) -> KeyedStream<T, K, ByValue<F>>
     where
         K: Key + Owned,
@@ -400,6 +403,36 @@ impl<T: Record + ?Sized> DataStream<T> {
         }
     }
 }
+
+/// What a stream without a key does not have.
+#[diagnostic::on_unimplemented(
+    message = "this stream has no key",
+    label = "needs a keyed stream",
+    note = "call `key_by` before: `stream.key_by(|record| ..).count()`"
+)]
+#[doc(hidden)]
+pub trait HasKey {}
+
+/// Calls that only keyed streams have. They stand here so that rustc says what is missing,
+/// instead of that the stream is no iterator; nothing can call them.
+macro_rules! keyed_only {
+    ($($name:ident($($function:ident: $type:ident)?)),*) => {
+        impl<T: Record + ?Sized> DataStream<T> {
+            $(
+                #[doc(hidden)]
+                pub fn $name$(<$type>)?(&self $(, $function: $type)?) -> Self
+                where
+                    Self: HasKey,
+                {
+                    $(drop($function);)?
+                    self.clone()
+                }
+            )*
+        }
+    };
+}
+
+keyed_only!(count(), sum(f: F), min(f: F), max(f: F), reduce(f: F), aggregate(f: F), window(f: F));
 
 node_settings!(DataStream<T>, [T: Record + ?Sized], |stream| stream.plain_node());
 

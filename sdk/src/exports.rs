@@ -178,12 +178,6 @@ fn status(f: impl FnOnce(&mut Segment) -> Result<(), Failed>) -> Status {
     }
 }
 
-/// Refuses a call that needs what this version does not have.
-fn not_provided(what: &str) -> Status {
-    current::fail(0, &format!("this version of engine-sdk has no {what}"));
-    Status::Failed
-}
-
 /// Lets the engine know message and place of a panic, which a trap does not carry.
 fn install_panic_hook() {
     if HOOK_INSTALLED.replace(true) {

@@ -155,6 +155,11 @@ where
 
     /// This and another stream with keys of the same type: records with one key meet, and share
     /// state and timers.
+    ///
+    /// ```compile_fail,E0308
+    /// # use engine_sdk::prelude::*;
+    /// fn both(a: DataStream<u64>, b: DataStream<u64>) { a.key_by(|n| *n).connect(&b.key_by(|n| n.to_string())); }
+    /// ```
     pub fn connect<B, S2>(&self, other: &KeyedStream<B, K, S2>) -> KeyedConnectedStreams<T, B, K, S, S2>
     where
         B: Record + ?Sized,

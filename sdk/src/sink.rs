@@ -52,6 +52,10 @@ impl<T: Record + ?Sized> RecordFormat<T> {
 
 /// Writes lines of text into part files of a new or empty directory; they become
 /// visible when the job has finished.
+///
+/// A record whose text has a line break would be read again as two. It is refused, by
+/// the policy `execution.row-errors.policy`; this holds for CSV, too, in spite of its
+/// quotes. A program that has such text escapes it, for example as JSON.
 #[derive(Clone, Debug)]
 pub struct FileSink<F = Text> {
     options: Options,
@@ -139,7 +143,7 @@ impl<T: Record + ?Sized, F: Format<T>> Sink<T> for PrintSink<F> {
     }
 }
 
-/// Sends lines of text to a server.
+/// Sends lines of text to a server. Records with a line break are refused, as by [`FileSink`].
 #[derive(Clone, Debug)]
 pub struct SocketSink {
     options: Options,
@@ -229,6 +233,12 @@ macro_rules! node_settings {
             /// Puts the operator's subtasks into slots shared within this group.
             pub fn slot_sharing_group(self, group: &str) -> Self {
                 self.set(|node| node.slot_sharing_group = Some(group.to_owned()))
+            }
+
+            /// Puts subtask `i` of all operators of this group into one slot; they must have one
+            /// parallelism.
+            pub fn co_location_group(self, group: &str) -> Self {
+                self.set(|node| node.co_location_group = Some(group.to_owned()))
             }
 
             /// Chains the operator with none before or behind it.

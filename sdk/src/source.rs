@@ -67,7 +67,8 @@ pub enum ReadOrder {
     /// unless there are fewer files than subtasks: then several share a file's chunks.
     ///
     /// The default for several files behind which there is a
-    /// [`WatermarkStrategy`](crate::WatermarkStrategy). Results are exact with both orders for
+    /// [`WatermarkStrategy`](crate::WatermarkStrategy), which must stand in the chain of the
+    /// source: with a shuffle in between, nobody tells the files apart. Results are exact with both orders for
     /// one file and for files that follow one another.
     SideBySide,
 }
@@ -141,7 +142,9 @@ impl<T: Record + ?Sized> FileSource<T> {
         self.with("rate", rows_per_second)
     }
 
-    /// Goes on looking for new files; the job does not end by itself.
+    /// Goes on looking for new files; the job does not end by itself. A subtask that has got no
+    /// file yet holds the watermark back, unless the strategy has an idleness
+    /// ([`WatermarkStrategy::with_idleness`](crate::WatermarkStrategy::with_idleness)).
     #[must_use]
     pub fn watch(self, interval: Duration) -> Self {
         self.with("watch", true).with("watch-interval", format_args!("{} ms", interval.as_millis()))

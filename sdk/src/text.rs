@@ -90,14 +90,54 @@ macro_rules! csv_integers {
     ($($type:ty),*) => { $(
         impl CsvField for $type {
             #[inline]
+            #[allow(unused_comparisons, reason = "some of the types have no sign")]
             fn append_field(&self, text: &mut Vec<u8>) {
-                text.extend_from_slice(itoa::Buffer::new().format(*self).as_bytes());
+                if *self < 0 {
+                    text.push(b'-');
+                }
+                append_decimal(i128::from(*self).unsigned_abs() as u64, text);
             }
         }
     )* };
 }
 
 csv_integers!(u8, u16, u32, u64, i8, i16, i32, i64);
+
+/// Appends the decimal digits of a number.
+#[inline]
+fn append_decimal(number: u64, text: &mut Vec<u8>) {
+    if TEN_TO_THE_EIGHTH <= number {
+        append_decimal_long(number, text);
+        return;
+    }
+    let digits = eight_digits(number);
+    // Without branches: lengths of numbers vary. The last digit stays even if it is zero.
+    let zeros = (digits | 1 << 56).trailing_zeros() & !7;
+    let end = text.len() + 8 - zeros as usize / 8;
+    text.extend_from_slice(&((digits >> zeros) + ASCII_ZEROS).to_le_bytes());
+    text.truncate(end);
+}
+
+#[inline(never)]
+fn append_decimal_long(number: u64, text: &mut Vec<u8>) {
+    append_decimal(number / TEN_TO_THE_EIGHTH, text);
+    text.extend_from_slice(&(eight_digits(number % TEN_TO_THE_EIGHTH) + ASCII_ZEROS).to_le_bytes());
+}
+
+const TEN_TO_THE_EIGHTH: u64 = 100_000_000;
+const ASCII_ZEROS: u64 = 0x3030_3030_3030_3030;
+
+/// The digits of a number of at most eight, zeros in front, one byte each, the first one lowest.
+#[inline]
+fn eight_digits(number: u64) -> u64 {
+    // Two lanes of four digits, then four of two, then eight of one; each division by 100
+    // or 10 is a multiplication that is exact for such short numbers.
+    let fours = number / 10_000 | (number % 10_000) << 32;
+    let hundreds = (fours * 5243) >> 19 & 0x0000_007f_0000_007f;
+    let twos = hundreds | (fours - 100 * hundreds) << 16;
+    let tens = (twos * 103) >> 10 & 0x000f_000f_000f_000f;
+    tens | (twos - 10 * tens) << 8
+}
 
 macro_rules! csv_displayed {
     ($($type:ty),*) => { $(
@@ -187,12 +227,31 @@ csv_tuples!(
 
 #[cfg(test)]
 mod tests {
-    use super::CsvRow;
+    use super::{CsvField, CsvRow};
 
     #[test]
     fn values_are_quoted_only_where_they_must_be() {
         let mut text = Vec::new();
         (1_u64, -5_i32, "plain", "a,b", "say \"hi\"", "", None::<u8>, true).append_row(&mut text);
         assert_eq!(String::from_utf8(text).as_deref(), Ok(r#"1,-5,plain,"a,b","say ""hi""",,,true"#));
+    }
+
+    #[test]
+    fn numbers_are_written_as_display_does() {
+        fn check(number: impl CsvField + ToString + Copy) {
+            let mut text = b"x".to_vec();
+            number.append_field(&mut text);
+            assert_eq!(String::from_utf8(text).as_deref(), Ok(&*format!("x{}", number.to_string())));
+        }
+        (0..20_000).for_each(|number: u32| check(number));
+        (0..10_000).for_each(|number: u32| check(number * 10_000 + 9_999 - number));
+        for power in (0..64).map(|exponent| 1_u64 << exponent).chain((0..20).map(|exponent| 10_u64.pow(exponent))) {
+            for number in power.saturating_sub(1)..=power.saturating_add(1) {
+                check(number);
+                check(number.cast_signed().wrapping_neg());
+                check(number as i8);
+            }
+        }
+        (check(u64::MAX), check(i64::MIN), check(i64::MAX), check(u16::MAX), check(i32::MIN));
     }
 }

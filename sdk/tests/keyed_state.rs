@@ -94,10 +94,12 @@ fn run_script(harness: &mut TestHarness, op: &str) {
     };
     let words: Vec<_> = op.split(' ').collect();
     match words[..] {
-        ["advance", "watermark", to] => harness.process_watermark(to.parse().unwrap()).unwrap(),
+        ["advance", "watermark", to] => {
+            harness.process_watermark(to.parse().expect("a line of the script")).expect("a line of the script")
+        }
         [verb, domain, key, _namespace, timestamp] => {
             let line = (key.to_owned(), format!("{verb} {domain} {timestamp}"), callback);
-            harness.push::<Line>(&line).unwrap();
+            harness.push::<Line>(&line).expect("a line of the script");
         }
         _ => panic!("{op}"),
     }
@@ -105,9 +107,9 @@ fn run_script(harness: &mut TestHarness, op: &str) {
 
 /// "E k1 10 (remark)" or "E k1 10 with currentWatermark()=99" as the function tells it.
 fn fired(expected: &str, watermark: i64) -> String {
-    let text = expected.split(" (").next().unwrap();
+    let text = expected.split(" (").next().expect("a line of the script");
     let (text, at) = match text.split_once(" with currentWatermark()=") {
-        Some((text, at)) => (text, at.parse().unwrap()),
+        Some((text, at)) => (text, at.parse().expect("a line of the script")),
         None => (text, watermark),
     };
     format!("{text} at {at}")
@@ -469,4 +471,98 @@ fn a_name_of_a_state_is_used_once() {
     // The name is set after the operator was made.
     assert_eq!(error.to_string(), "\"Keyed Process\" has two states \"first\": give each a name of its own");
     TestHarness::of_stream(program("second")).unwrap();
+}
+
+/// A number that follows from others, as if by chance.
+fn mixed(seed: u64, key: u8, time: i64) -> u64 {
+    let mixed = (seed ^ (u64::from(key) << 56) ^ time.cast_unsigned()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 8
+}
+
+/// What is done for a key at a time: times for which timers are registered, and deleted.
+fn timer_actions(seed: u64, key: u8, time: i64) -> (Vec<i64>, Vec<i64>) {
+    let chance = mixed(seed, key, time);
+    let at = |shift: u32| time + (chance >> shift & 15) as i64;
+    let registered = (0..chance % 3).map(|number| at(8 * number as u32 + 4) + 1).collect();
+    let deleted = if chance & 64 == 0 { vec![at(40), at(44)] } else { Vec::new() };
+    (registered, deleted)
+}
+
+/// Registers and deletes timers as if by chance; timers stop to register others at time 200.
+struct Chance {
+    seed: u64,
+}
+
+impl Chance {
+    fn act(&self, time: i64, context: &KeyedContext<'_, u8>) {
+        let (registered, deleted) = timer_actions(self.seed, context.current_key(), time);
+        let timers = context.timer_service();
+        deleted.into_iter().for_each(|time| timers.delete_event_time_timer(time));
+        registered.into_iter().filter(|time| *time < 200).for_each(|time| timers.register_event_time_timer(time));
+    }
+}
+
+impl KeyedProcessFunction<u8, (u8, i64)> for Chance {
+    type Output = (u8, i64);
+
+    fn process_element(
+        &self,
+        (_, time): (u8, i64),
+        context: &mut KeyedContext<'_, u8>,
+        _: &mut Collector<(u8, i64)>,
+    ) -> Result<()> {
+        self.act(time, context);
+        Ok(())
+    }
+
+    fn on_timer(&self, time: i64, context: &mut OnTimerContext<'_, u8>, out: &mut Collector<(u8, i64)>) -> Result<()> {
+        out.collect((context.current_key(), time));
+        self.act(time, context);
+        Ok(())
+    }
+}
+
+#[test]
+fn timers_of_each_key_fire_as_those_of_a_model() {
+    let mut fired = 0;
+    for seed in 0..10_000 {
+        let by_key =
+            move |numbers: DataStream<(u8, i64)>| numbers.key_by(|number| number.0).process(move |_| Chance { seed });
+        let mut harness = TestHarness::of_stream(by_key).unwrap();
+        let mut waiting: BTreeMap<u8, BTreeMap<i64, ()>> = BTreeMap::new();
+        let mut expected: BTreeMap<u8, Vec<i64>> = BTreeMap::new();
+        let act = |waiting: &mut BTreeMap<u8, BTreeMap<i64, ()>>, key: u8, time: i64| {
+            let timers = waiting.entry(key).or_default();
+            let (registered, deleted) = timer_actions(seed, key, time);
+            deleted.iter().for_each(|time| _ = timers.remove(time));
+            timers.extend(registered.into_iter().filter(|time| *time < 200).map(|time| (time, ())));
+        };
+        for round in 0..4 {
+            for row in 0..mixed(seed, 77, round) % 4 {
+                let (key, time) = ((row % 2) as u8, (mixed(seed, 78, round * 9 + row as i64) % 60) as i64);
+                harness.push::<(u8, i64)>(&(key, time)).unwrap();
+                act(&mut waiting, key, time);
+            }
+            let watermark = round * 25 + 10;
+            harness.process_watermark(watermark).unwrap();
+            for key in [0, 1] {
+                while let Some((time, ())) = waiting.entry(key).or_default().first_key_value().map(|(t, ())| (*t, ()))
+                    && time <= watermark
+                {
+                    waiting.entry(key).or_default().remove(&time);
+                    expected.entry(key).or_default().push(time);
+                    act(&mut waiting, key, time);
+                }
+            }
+        }
+        let mut actual: BTreeMap<u8, Vec<i64>> = BTreeMap::new();
+        harness
+            .records::<(u8, i64)>()
+            .unwrap()
+            .into_iter()
+            .for_each(|(key, time)| actual.entry(key).or_default().push(time));
+        assert_eq!(actual, expected, "seed {seed}");
+        fired += actual.values().map(Vec::len).sum::<usize>();
+    }
+    assert!(20_000 < fired, "{fired} timers fired");
 }

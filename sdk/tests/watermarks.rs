@@ -8,7 +8,7 @@ use engine_sdk::{TestHarness, WatermarkGenerator, WatermarkOutput, prelude::*};
 const VECTORS: &str = include_str!("watermarks.json");
 
 fn millis(value: &serde_json::Value) -> Duration {
-    Duration::from_millis(value.as_u64().unwrap())
+    Duration::from_millis(value.as_u64().expect("a number of milliseconds"))
 }
 
 /// A stream of numbers that are their own event time.
@@ -16,7 +16,7 @@ fn timed(strategy: WatermarkStrategy<i64>) -> TestHarness {
     TestHarness::of_stream(|numbers: DataStream<i64>| {
         numbers.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(|number| *number))
     })
-    .unwrap()
+    .expect("a sound program")
 }
 
 #[test]
@@ -222,12 +222,13 @@ fn records_without_timestamp_go_on_and_move_no_watermark() {
 
 #[test]
 fn watermarks_from_before_are_dropped_wherever_the_strategy_stands() {
-    let run = |open: fn(&dyn Fn(&StreamExecutionEnvironment)) -> TestHarness| {
-        let mut harness = open(&|env| {
-            let source = env.from_sequence(0, 1).map(|number| number + 1).filter(|number| *number != 5);
-            let strategy = WatermarkStrategy::<i64>::for_monotonous_timestamps().with_timestamp_assigner(|n| *n);
-            source.assign_timestamps_and_watermarks(strategy).map(|number| number * 2).sink_to(DiscardSink);
-        });
+    let program = |env: &StreamExecutionEnvironment, _: &Args| {
+        let source = env.from_sequence(0, 1).map(|number| number + 1).filter(|number| *number != 5);
+        let strategy = WatermarkStrategy::<i64>::for_monotonous_timestamps().with_timestamp_assigner(|n| *n);
+        source.assign_timestamps_and_watermarks(strategy).map(|number| number * 2).sink_to(DiscardSink);
+        Ok(())
+    };
+    for mut harness in [TestHarness::new(program, &[]).unwrap(), TestHarness::unchained(program, &[]).unwrap()] {
         harness.push::<i64>(&9).unwrap();
         harness.process_watermark(50).unwrap();
         harness.set_processing_time(0).unwrap();
@@ -235,27 +236,7 @@ fn watermarks_from_before_are_dropped_wherever_the_strategy_stands() {
         harness.finish().unwrap();
         assert_eq!(harness.watermarks().unwrap(), [9, i64::MAX]);
         assert_eq!(harness.records_with_timestamps::<i64>().unwrap(), [(20, Some(10))]);
-    };
-    run(|program| {
-        TestHarness::new(
-            |env, _| {
-                program(env);
-                Ok(())
-            },
-            &[],
-        )
-        .unwrap()
-    });
-    run(|program| {
-        TestHarness::unchained(
-            |env, _| {
-                program(env);
-                Ok(())
-            },
-            &[],
-        )
-        .unwrap()
-    });
+    }
 }
 
 #[test]

@@ -68,3 +68,27 @@ fn a_job_with_output_survives_a_killed_cluster() {
     });
     assert!(sorted_rows(&output) == sorted_rows(&expected), "the output is not that of one run");
 }
+
+#[test]
+fn a_job_that_waits_for_slots_says_so_and_what_helps() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [input, output] = ["in.txt", "out"].map(|name| directory.path().join(name));
+    fs::write(&input, "a b\n").expect("writable");
+    let root = text(directory.path());
+    let cluster = Cluster::start(&["--slots", "1", "--allow-read", root, "--allow-write", root]);
+    // Subtasks that exchange rows run at the same time or not at all.
+    let program = ["--input", text(&input), "--output", text(&output)];
+    let job = cluster.submit(&["-p", "3"], "word_count", &program);
+    let awaited = cluster
+        .await_answer(&format!("/jobs/{job}/metrics?get=numSlotsAwaited,numSlotsAvailable"), |answer| {
+            answer.as_array().is_some_and(|metrics| metrics.len() == 2)
+        });
+    let values: Vec<_> = awaited.as_array().expect("metrics").iter().map(|metric| metric["value"].as_str()).collect();
+    assert_eq!(values, [Some("3"), Some("1")], "{awaited}");
+    let status = run(&["status", "--jobmanager", &cluster.url, &job]);
+    let line = "  waiting for 3 slots, 1 is available: raise taskmanager.numberOfTaskSlots";
+    assert!(String::from_utf8_lossy(&status.stdout).contains(line), "{}", describe(&status));
+    // The list tells how the subtasks are, though the job's state has not changed since.
+    let jobs = cluster.get("/jobs/overview");
+    assert_eq!(jobs["jobs"][0]["tasks"]["scheduled"], jobs["jobs"][0]["tasks"]["total"], "{jobs}");
+}

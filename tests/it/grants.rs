@@ -31,7 +31,7 @@ fn a_cluster_decides_over_what_jobs_open() {
         run(&[&["submit", "--jobmanager", &cluster.url], more, &program[..]].concat())
     };
     let refused = submit(&elsewhere.join("out"), &["--allow-write", text(&elsewhere)]);
-    check_failure(&refused, 1, &["elsewhere", "--allow-write"]);
+    check_failure(&refused, 2, &["elsewhere", "--allow-write"]);
     assert!(!elsewhere.exists());
     let taken = submit(&allowed.join("out"), &[]);
     assert!(taken.status.success(), "{}", engine_tests::describe(&taken));
@@ -54,7 +54,7 @@ fn a_symbolic_link_out_of_a_granted_directory_is_refused() {
     symlink(&secret, granted.join("link.txt")).expect("links can be made");
     let output = directory.path().join("out");
     let refused = submit(&granted, &output, &[]);
-    check_failure(&refused, 1, &["link.txt"]);
+    check_failure(&refused, 2, &["link.txt"]);
     assert!(is_empty(&output));
 
     // The same for output: the directory is named, and leads elsewhere by a link below it.
@@ -67,6 +67,6 @@ fn a_symbolic_link_out_of_a_granted_directory_is_refused() {
     let cluster = Cluster::start(&["--allow-read", text(&granted), "--allow-write", text(&root)]);
     let destination = root.join("way-out").join("out");
     let refused = submit(&granted, &destination, &["--jobmanager", &cluster.url]);
-    check_failure(&refused, 1, &["outside"]);
+    check_failure(&refused, 2, &["outside"]);
     assert!(is_empty(&outside));
 }

@@ -120,6 +120,29 @@ fn traps_and_panics_are_told_without_what_a_terminal_would_obey() {
 }
 
 #[test]
+fn what_the_standard_library_lacks_is_told_with_what_to_use_instead() {
+    check_row("instant", &["time not implemented on this platform; plugins have no clock: use the timestamps"]);
+    check_row("system-time", &["time not implemented on this platform; plugins have no clock: use the timestamps"]);
+    check_row("sleep", &["plugins cannot wait: give the source a rate"]);
+    check_row("thread", &["plugins have no threads: raise the parallelism"]);
+}
+
+#[test]
+fn only_a_message_without_a_place_has_a_backtrace() {
+    for (act, has_backtrace) in [("unreachable", true), ("loop", true), ("panic", false)] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let output = directory.path().join("out");
+        let plugin = plugin("test_hostile");
+        let ended = run(&[&["submit"], &BUDGETS[..], &[text(&plugin), "process-batch", act, text(&output)]].concat());
+        let message = String::from_utf8_lossy(&ended.stderr);
+        let (summary, failure) = (message.find(" is FAILED after "), message.find("error: job "));
+        assert!(summary.is_some() && summary < failure, "{}", describe(&ended));
+        let has_frames = message.lines().any(|line| line.starts_with("    at ") && line.contains("test_hostile::"));
+        assert_eq!(has_frames, has_backtrace, "{act}: {}", describe(&ended));
+    }
+}
+
+#[test]
 fn graphs_that_no_job_can_have_are_refused() {
     let cases = [
         ("many-nodes", "sandbox.memory.max"),
@@ -154,6 +177,9 @@ fn a_flood_of_log_lines_is_cut_and_escaped() {
     assert!(!log.contains('\u{1b}') && !log.contains('\u{202e}'), "control characters reached the log");
     assert!(log.contains("\\u{1b}[2Jone\\ntwo\\u{202e}"), "the lines are not as expected: {log:.1000}");
     assert_eq!(sorted_rows(&output).len(), 10);
+    let dropped = log.lines().find_map(|line| line.split_once(" log lines of the plugin dropped"));
+    let dropped = dropped.and_then(|(before, _)| before.rsplit(' ').next()?.replace(',', "").parse::<u64>().ok());
+    assert!(dropped.is_some_and(|dropped| (100_000..200_000).contains(&dropped)), "{dropped:?}");
 
     let output = directory.path().join("long");
     let finished = run(&["submit", text(&plugin), "process-batch", "log-long", text(&output)]);

@@ -2,6 +2,7 @@
 
 mod nexmark;
 mod word_count;
+mod tutorial;
 mod topology;
 mod refusals;
 mod grants;
@@ -9,4 +10,5 @@ mod row_errors;
 mod restarts;
 mod hostile;
 mod cluster;
+mod event_time;
 mod wire;

@@ -1,14 +1,14 @@
 //! What bad input gets: one line that says what, where and what to do, the right
 //! exit code, and nothing half-written.
 
-use std::fs;
+use std::{fs, process::Command};
 
-use engine_tests::{describe, engine, plugin};
+use engine_tests::{Cluster, check_failure, describe, plugin, run, text};
 
 /// Runs `engine ARGUMENTS`, which must end with `code` and a message that has all `parts`.
 #[track_caller]
 fn check(arguments: &[&str], code: i32, parts: &[&str]) {
-    let output = engine().args(arguments).output().expect("the engine starts");
+    let output = run(arguments);
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{}", describe(&output));
     for part in parts {
@@ -26,6 +26,46 @@ fn unknown_things_are_refused_with_the_nearest_name() {
     check(&["submit", "-D", "paralelism.default=2", nexmark], 2, &["paralelism.default", "parallelism.default"]);
     check(&["submit", nexmark, "--query", "q99", "--events", "10"], 2, &["q99"]);
     check(&["submit", "no-such-plugin.wasm"], 2, &["no-such-plugin.wasm"]);
+}
+
+/// Like mistakes have like exit codes, with and without a JobManager: what can be
+/// known before the job runs is bad usage.
+#[test]
+fn what_cannot_be_read_or_written_is_refused_before_the_job_runs() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| text(&directory.path().join(name)).to_owned();
+    for name in ["words.txt", "used/mine"] {
+        let file = directory.path().join(name);
+        fs::create_dir_all(file.parent().expect("within the directory")).expect("writable");
+        fs::write(file, "a\n").expect("writable");
+    }
+    let made = Command::new("mkfifo").arg(path("fifo")).status().expect("there is mkfifo");
+    assert!(made.success());
+    let root = text(directory.path());
+    let cluster = Cluster::start(&["--allow-read", root, "--allow-write", root]);
+    let (word_count, words, new) = (plugin("word_count"), path("words.txt"), path("new"));
+    let cases = [
+        (path("missing.txt"), new.clone(), "missing.txt"),
+        (path("*.log"), new.clone(), "the pattern matches no file"),
+        (path("fifo"), new.clone(), "it is neither a file nor a directory"),
+        (words.clone(), path("used"), "not empty"),
+        (words.clone(), words.clone() + "/below", "words.txt"),
+        (words.clone(), path("used/mine"), "used/mine"),
+    ];
+    for (input, output, problem) in &cases {
+        for site in [&["--jobmanager", cluster.url.as_str()][..], &[]] {
+            let program = [text(&word_count), "--input", input, "--output", output];
+            let refused = run(&[&["submit"], site, &program[..]].concat());
+            check_failure(&refused, 2, &[problem]);
+        }
+    }
+    let program = [text(&word_count), "--input", &words, "--output", &new];
+    let policy = ["submit", "-D", "execution.row-errors.policy=dead-letter"];
+    check_failure(&run(&[&policy[..], &program[..]].concat()), 2, &["execution.row-errors.dead-letter.dir"]);
+    let letters = format!("execution.row-errors.dead-letter.dir={words}");
+    check_failure(&run(&[&policy[..], &["-D", &letters], &program[..]].concat()), 2, &["words.txt"]);
+    assert!(!directory.path().join("new").exists());
+    assert_eq!(cluster.get("/jobs")["jobs"], serde_json::json!([]), "a job was run");
 }
 
 #[test]
@@ -63,4 +103,24 @@ fn what_is_no_plugin_is_refused() {
     let file = directory.path().join("text.wasm");
     fs::write(&file, "not a plugin").expect("writable");
     check(&["submit", file.to_str().expect("UTF-8")], 2, &["text.wasm"]);
+}
+
+#[test]
+fn two_sinks_cannot_have_one_directory() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (topology, output) = (plugin("test_topology"), text(directory.path()).to_owned() + "/out");
+    let program = ["--output", &output, "--one-directory"];
+    let refused = run(&[&["submit", "--allow-write", &output, text(&topology)], &program[..]].concat());
+    check_failure(&refused, 2, &["operator \"", "writes into", "a directory of its own"]);
+    assert!(!directory.path().join("out").exists());
+}
+
+#[test]
+fn a_path_to_read_that_is_not_there_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (word_count, output) = (plugin("word_count"), directory.path().join("out"));
+    let missing = text(&directory.path().join("*.log")).to_owned();
+    let program = [text(&word_count), "--stdin", "--output", text(&output)];
+    let refused = run(&[&["submit", "--allow-read", &missing], &program[..]].concat());
+    check_failure(&refused, 2, &[&format!("--allow-read {missing}"), "No such file or directory"]);
 }

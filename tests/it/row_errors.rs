@@ -134,3 +134,40 @@ fn csv_lines_that_do_not_fit_are_named_by_file_line_and_field() {
     ];
     Case::new("--csv", content.as_bytes()).check("Source: File", &["1 a", "4 d,\"d"], &refused);
 }
+
+#[test]
+fn a_row_with_a_line_break_is_not_written_as_two_lines() {
+    let content = "{\"id\":1,\"name\":\"a\"}\n{\"id\":2,\"name\":\"b\\nc\"}\n{\"id\":3,\"name\":\"d\"}\n";
+    let case = Case::new("--json", content.as_bytes());
+    let output = case.path("fail");
+    let parts = ["operator \"Sink: File\"", "a line break at byte 4", "execution.row-errors.policy"];
+    check_failure(&case.submit("fail", &output), 1, &parts);
+    assert!(is_empty(&output));
+    let output = case.path("dead-letter");
+    let finished = case.submit("dead-letter", &output);
+    assert!(finished.status.success(), "{}", describe(&finished));
+    assert_eq!(sorted_rows(&output), [b"1 a\n".to_vec(), b"3 d\n".to_vec()]);
+    let letters = fs::read_dir(case.path("letters")).expect("readable");
+    let letters: String =
+        letters.map(|entry| fs::read_to_string(entry.expect("readable").path()).expect("text")).collect();
+    let letter: Value = serde_json::from_str(letters.trim_end()).expect("one letter");
+    assert_eq!((&letter["payload"], &letter["operator"]), (&"2 b\nc".into(), &"Sink: File".into()));
+}
+
+#[test]
+fn lines_longer_than_a_row_may_be_are_refused() {
+    let content = ["1\n".to_owned(), "7".repeat(3000) + "\n", "2\n".to_owned()].concat();
+    let case = Case::new("--lines", content.as_bytes());
+    let submit = |policy: &str, output: &Path| {
+        let policy = format!("execution.row-errors.policy={policy}");
+        let limits = ["submit", "-D", "sandbox.row.bytes-max=1kb", "-D", &policy];
+        run(&[&limits[..], &[text(&plugin("test_failing")), "--lines", text(&case.input), "--output", text(output)]]
+            .concat())
+    };
+    let output = case.path("out");
+    let place = format!("{} line 2", text(&case.input));
+    check_failure(&submit("fail", &output), 1, &[&place, "longer than 1024 bytes (sandbox.row.bytes-max)"]);
+    let finished = submit("skip", &output);
+    assert!(finished.status.success(), "{}", describe(&finished));
+    assert_eq!(sorted_rows(&output), [b"2\n".to_vec(), b"4\n".to_vec()]);
+}

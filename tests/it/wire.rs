@@ -19,6 +19,7 @@ use engine::{
         dispatcher::{DispatcherRequest, DispatcherResponse},
         rpc::Transport,
     },
+    task_manager::operator::PrintedRows,
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
 use engine_tests::{plugin, sorted_rows, text};
@@ -59,7 +60,7 @@ async fn word_count_equals_the_model_with_every_message_through_the_codec() {
         storage: Storage::Temporary,
         transport: Transport::Wire,
         job_master_factory: components::job_master_factory(configuration, Clock::System),
-        task_starter_factory: components::task_starter_factory(Arc::clone(&plugins)),
+        task_starter_factory: components::task_starter_factory(Arc::clone(&plugins), PrintedRows::AsConfigured),
     })
     .await
     .expect("the cluster starts");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs};
 
-use engine_tests::{sorted_rows, submit, text};
+use engine_tests::{describe, plugin, run, sorted_rows, submit, text};
 
 /// Rows `word,count` of a text, sorted bytewise.
 pub(crate) fn model(text: &str) -> Vec<Vec<u8>> {
@@ -52,4 +52,23 @@ fn an_empty_file_gives_no_rows() {
     let output = directory.path().join("counts");
     submit(2, "word_count", &["--input", text(&input), "--output", text(&output)]);
     assert!(sorted_rows(&output).is_empty());
+}
+
+#[test]
+fn a_script_reads_json_only_even_if_rows_are_printed() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let input = directory.path().join("words.txt");
+    fs::write(&input, "a b a\n").expect("writable");
+    let printed = run(&["submit", "--output", "json", text(&plugin("word_count")), "--input", text(&input)]);
+    assert!(printed.status.success(), "{}", describe(&printed));
+    let summary: serde_json::Value = serde_json::from_slice(&printed.stdout).expect("it is JSON and nothing else");
+    assert_eq!((&summary["status"], &summary["failure"]), (&"FINISHED".into(), &serde_json::Value::Null));
+    let rows = String::from_utf8_lossy(&printed.stderr);
+    assert!(rows.lines().any(|line| line == "a,2") && rows.lines().any(|line| line == "b,1"), "{rows}");
+
+    let printed = run(&["submit", text(&plugin("word_count")), "--input", text(&input)]);
+    let rows = String::from_utf8_lossy(&printed.stdout);
+    let mut rows: Vec<&str> = rows.lines().collect();
+    rows.sort_unstable();
+    assert_eq!(rows, ["a,2", "b,1"]);
 }

@@ -74,8 +74,12 @@ pub fn run(arguments: &[&str]) -> Output {
     engine().args(arguments).output().expect("the engine starts")
 }
 
-/// Checks that a command ended with `code` and that one line of what it wrote on
-/// standard error has all of `parts`; returns that line.
+/// Of the end of a message, by which it is known again in a log line.
+const CAUSE_CHARS: usize = 40;
+
+/// Checks that a command ended with `code` and that it told why once, in one line
+/// with all of `parts`, below which stand only the indented frames of a backtrace;
+/// returns that line.
 ///
 /// # Panics
 /// Panics with the command's output if not.
@@ -84,8 +88,19 @@ pub fn check_failure(output: &Output, code: i32, parts: &[&str]) -> String {
     assert_eq!(output.status.code(), Some(code), "{}", describe(output));
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!message.contains("panicked at engine"), "{}", describe(output));
-    let line = message.lines().find(|line| line.starts_with("error: ") && parts.iter().all(|part| line.contains(part)));
-    let line = line.unwrap_or_else(|| panic!("no line of the message has all of {parts:?}: {}", describe(output)));
+    let mut lines = message.lines().skip_while(|line| !line.starts_with("error: "));
+    let line = lines.next().unwrap_or_else(|| panic!("there is no line \"error: \": {}", describe(output)));
+    for part in parts {
+        assert!(line.contains(part), "the message lacks {part:?}: {}", describe(output));
+    }
+    assert!(lines.all(|line| line.starts_with("    at ")), "more than a backtrace follows: {}", describe(output));
+    let cause: String = line.chars().skip(line.chars().count().saturating_sub(CAUSE_CHARS)).collect();
+    assert_eq!(
+        message.lines().filter(|line| line.contains(&cause)).count(),
+        1,
+        "the cause is told more than once: {}",
+        describe(output)
+    );
     line.to_owned()
 }
 
@@ -132,23 +147,23 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `engine cluster --port 0 ARGUMENTS`.
+    /// Starts `engine cluster --port 0 --output json ARGUMENTS`.
     ///
     /// # Panics
     /// Panics if it does not say where REST is served.
     pub fn start(arguments: &[&str]) -> Self {
         let mut command = engine();
-        command.args(["cluster", "--port", "0", "--log-level", "error"]).args(arguments);
-        let mut process = command.stderr(Stdio::piped()).spawn().expect("the engine starts");
-        let lines = BufReader::new(process.stderr.take().expect("it is piped")).lines();
-        let mut lines = lines.map(|line| line.expect("messages are UTF-8"));
-        let url = lines.by_ref().find_map(|line| {
-            let rest = line.strip_prefix("REST is served at ")?;
-            Some(rest.split(';').next().unwrap_or(rest).to_owned())
-        });
-        // Read on, or the cluster would wait for room in the pipe.
-        std::thread::spawn(move || lines.for_each(|line| eprintln!("cluster: {line}")));
-        Self { process, url: url.expect("the cluster says where REST is served") }
+        command.args(["cluster", "--port", "0", "--output", "json", "--log-level", "error"]).args(arguments);
+        let process = command.stdout(Stdio::piped()).spawn().expect("the engine starts");
+        // From here on, the process ends with this.
+        let mut cluster = Self { process, url: String::new() };
+        let mut line = String::new();
+        let mut output = BufReader::new(cluster.process.stdout.take().expect("it is piped"));
+        output.read_line(&mut line).expect("messages are UTF-8");
+        let served: Option<Value> = serde_json::from_str(&line).ok();
+        let url = served.and_then(|served| Some(served["rest-url"].as_str()?.to_owned()));
+        cluster.url = url.unwrap_or_else(|| panic!("the cluster does not say where REST is served, but {line:?}"));
+        cluster
     }
 
     /// Submits a job, which must be taken, and returns its id.

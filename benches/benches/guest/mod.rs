@@ -5,7 +5,11 @@ use std::path::Path;
 use engine::{
     base::{clock::Timestamp, config::Configuration, stream_element::WatermarkStatus},
     connector::Verdict,
-    graph::digest::graph_digest,
+    graph::{
+        digest::graph_digest,
+        stream_graph::{StateDeclaration, StateKind, StreamNode},
+    },
+    state::{StateDescriptor, StateShape},
     wasm::{
         CancelFlag, EmitError, EmitTarget, LogLevel, PluginRuntime, PluginRuntimeConfig, Replay, SandboxLimits,
         Segment, SegmentContext, SegmentOutput,
@@ -76,6 +80,7 @@ where
         selector: edge.selector,
         channels: 1,
     });
+    let in_segment = || graph.nodes.iter().filter(|node| nodes.contains(&node.id));
     let context = SegmentContext {
         job_name: "bench".to_owned(),
         task_name: plugin.to_owned(),
@@ -85,12 +90,25 @@ where
         attempt: 0,
         state_cache_bytes: limits.state_cache_bytes as u64,
         outputs: outputs.collect(),
-        nodes,
         operator: plugin.to_owned(),
-        is_keyed: false,
-        states: Vec::new(),
-        state_cache_bytes: limits.state_cache_bytes as u64,
+        is_keyed: in_segment().any(|node| node.key_type.is_some()),
+        states: in_segment().flat_map(|node| node.states.iter().map(|state| described(node, state))).collect(),
+        nodes: nodes.clone(),
     };
     let replay = Replay { args, graph_digest: graph_digest(&graph) };
     Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), Rows(rows)).expect("it opens")
+}
+
+fn described(node: &StreamNode, state: &StateDeclaration) -> StateDescriptor {
+    StateDescriptor {
+        operator: node.name.clone(),
+        name: state.name.clone(),
+        shape: match state.kind {
+            StateKind::Value | StateKind::Reducing | StateKind::Aggregating => Some(StateShape::Value),
+            StateKind::List => Some(StateShape::List),
+            StateKind::Map => Some(StateShape::Map),
+            StateKind::Broadcast | StateKind::OperatorList | StateKind::OperatorUnionList => None,
+        },
+        has_time_to_live: state.time_to_live.is_some(),
+    }
 }

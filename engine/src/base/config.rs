@@ -618,7 +618,6 @@ pub mod options {
         HEARTBEAT_TIMEOUT: Duration = "heartbeat.timeout", "50 s", "Silence after which a peer counts as lost.";
         REGISTRATION_INITIAL_TIMEOUT: Duration = "cluster.registration.initial-timeout", "100 ms", "First wait for the answer to a registration; doubled with each try.";
         REGISTRATION_MAX_TIMEOUT: Duration = "cluster.registration.max-timeout", "30 s", "Longest wait for the answer to a registration.";
-        REGISTRATION_ERROR_DELAY: Duration = "cluster.registration.error-delay", "10 s", "Pause after a registration that ended in an error.";
         REGISTRATION_REFUSED_DELAY: Duration = "cluster.registration.refused-registration-delay", "30 s", "Pause after a refused registration.";
         SLOTS: u32 where SLOTS_PER_TASK_EXECUTOR = "taskmanager.numberOfTaskSlots", "1", "Slots of each TaskExecutor. In `engine submit` without a JobManager: as many as the job needs, if unset; in `engine cluster`: 8 or the number of CPU cores, if unset.";
         TASK_MANAGER_REGISTRATION_TIMEOUT: Duration = "taskmanager.registration.timeout", "5 min", "Time without a ResourceManager after which a TaskExecutor ends.";
@@ -656,7 +655,7 @@ pub mod options {
         STACK_MAX: MemorySize = "sandbox.stack.max", "512 kb", "Stack of a plugin's functions.";
         EMIT_BYTES_MAX: MemorySize = "sandbox.emit.bytes-max", "64 mb", "Bytes that one call may emit.";
         EMIT_ROWS_MAX: u64 = "sandbox.emit.rows-max", "1000000", "Rows that one call may emit.";
-        ROW_BYTES_MAX: MemorySize = "sandbox.row.bytes-max", "4 mb", "Longest row.";
+        ROW_BYTES_MAX: MemorySize = "sandbox.row.bytes-max", "4 mb", "Longest row that a plugin may emit, or that is read; a longer line of text is a refused row.";
         LOG_LINE_BYTES: MemorySize = "sandbox.log.line-bytes", "1 kb", "Longest log line; the rest is cut.";
         LOG_BYTES_PER_SECOND: MemorySize = "sandbox.log.bytes-per-second", "64 kb", "Log of one task; what is above is dropped and counted.";
         METRICS_MAX: u32 = "sandbox.metrics.max", "100", "Metrics of one task.";

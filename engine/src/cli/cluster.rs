@@ -5,10 +5,11 @@ use std::{path::PathBuf, sync::Arc};
 use clap::Args;
 
 use super::{
-    CliError, GlobalOptions, Outcome,
+    CliError, GlobalOptions, Outcome, Output,
     embedded::{self, ClusterSize},
     logging, say,
     settings::{self, ExplicitSettings},
+    submit,
 };
 use crate::{
     base::{
@@ -35,7 +36,8 @@ const SLOTS_MIN: usize = 8;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Jobs open only what the options --allow-read, --allow-write and --allow-net, or sandbox.allow-* \
-    in the configuration, name. REST listens on loopback unless --bind says otherwise: it asks nobody who they are.\n\n\
+    in the configuration, name. REST listens on loopback unless --bind says otherwise: it asks nobody who they are. With --output json, its address is printed as a line {\"rest-url\": \"http://...\"} as \
+    soon as it is served.\n\n\
     Examples:\n  \
     engine cluster --allow-read /data --allow-write /tmp/out\n  \
     engine cluster --port 0 --slots 4\n  \
@@ -82,12 +84,16 @@ pub(crate) fn run(cluster: ClusterOptions, global: &GlobalOptions) -> Outcome {
     explicit.add("--allow-write", write, joined(configured.get(write), &cluster.allow_write, ':'));
     explicit.add("--allow-net", net, joined(configured.get(net), &cluster.allow_net, ','));
     let configuration = settings::load(global, &explicit)?;
+    for problem in submit::missing_roots(&cluster.allow_read) {
+        // It may come later.
+        say(&format!("warning: {problem}"));
+    }
     let log = Arc::new(LogBuffer::default());
     logging::start(global, "info", Some(Arc::clone(&log)))?;
     let plugins =
         PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("control-plane").enable_all().build()?;
-    let outcome = runtime.block_on(serve(&configuration, cluster.task_executors, &plugins, log));
+    let outcome = runtime.block_on(serve(&configuration, cluster.task_executors, &plugins, log, global.output));
     runtime.shutdown_background();
     outcome
 }
@@ -105,6 +111,7 @@ async fn serve(
     task_executors: u32,
     plugins: &Arc<PluginRuntime>,
     log: Arc<LogBuffer>,
+    output: Output,
 ) -> Outcome {
     let storage_dir = configuration.get(&options::STORAGE_DIR).map(PathBuf::from);
     // Uploads are kept where the cluster keeps its blobs, and go with a temporary directory.
@@ -114,6 +121,7 @@ async fn serve(
         task_executors,
         slots_per_task_executor: slots(configuration),
         storage: storage_dir.map_or(Storage::Temporary, Storage::Directory),
+        printed_rows: embedded::printed_rows(output),
     };
     let cluster = embedded::start(configuration, size, plugins).await.map_err(CliError::failed)?;
     let services = RestServices {
@@ -132,7 +140,11 @@ async fn serve(
             return Err(CliError::failed(error));
         }
     };
-    say(&format!("REST is served at http://{}; Ctrl-C ends the cluster", rest.address()));
+    let url = format!("http://{}", rest.address());
+    if output == Output::Json {
+        super::print(&serde_json::json!({ "rest-url": url }).to_string())?;
+    }
+    say(&format!("REST is served at {url}; Ctrl-C ends the cluster"));
     let outcome = tokio::select! {
         ended = cluster.terminated() => ended.map_err(CliError::failed),
         ended = interrupted() => ended,

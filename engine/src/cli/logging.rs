@@ -8,7 +8,10 @@ use std::{
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
 use super::{CliError, GlobalOptions};
-use crate::rest::log_buffer::{LogBuffer, LogWriter};
+use crate::{
+    job_manager::job_master::JOB_FAILURE_TARGET,
+    rest::log_buffer::{LogBuffer, LogWriter},
+};
 
 /// Makes writers into one buffer.
 struct BufferedWriters(Arc<LogBuffer>);
@@ -28,7 +31,12 @@ pub(crate) fn start(
     buffer: Option<Arc<LogBuffer>>,
 ) -> Result<(), CliError> {
     let level = global.log_level.as_deref().unwrap_or(default_level);
-    let filter = EnvFilter::try_new(level).map_err(|error| {
+    let mut directives = level.to_owned();
+    if buffer.is_none() {
+        // The end of the command says it.
+        directives.push_str(&format!(",{JOB_FAILURE_TARGET}=off"));
+    }
+    let filter = EnvFilter::try_new(directives).map_err(|error| {
         CliError::usage(anyhow::anyhow!(
             "--log-level {level}: {error}; expected error, warn, info, debug, trace, or levels by module such as \
              warn,engine::rest=debug"

@@ -12,7 +12,7 @@ use crate::{
 /// `engine plan`.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "engine plan [OPTIONS] <PLUGIN> [PROGRAM ARGUMENTS]...",
+    override_usage = "engine plan [OPTIONS] PLUGIN [PROGRAM ARGUMENTS]...",
     after_help = "Examples:\n  \
         engine plan word_count.wasm --input access.log --output counts\n  \
         engine plan -p 4 --output json word_count.wasm --input access.log --output counts\n  \
@@ -25,7 +25,7 @@ pub(crate) struct PlanOptions {
     #[arg(long)]
     json_plan: bool,
     /// The plugin, a .wasm file, and the arguments of its program.
-    #[arg(trailing_var_arg = true, required = true, value_name = "PLUGIN> <PROGRAM ARGUMENTS")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "PLUGIN")]
     plugin_and_args: Vec<String>,
 }
 

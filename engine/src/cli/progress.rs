@@ -89,6 +89,9 @@ fn lines(former: Option<&JobSnapshot>, snapshot: &JobSnapshot, since: Duration) 
     if 0 < snapshot.restarts {
         head.push_str(&format!(", {} restarts", snapshot.restarts));
     }
+    if let Some(shortage) = snapshot.slot_shortage {
+        head.push_str(&format!(", {shortage}"));
+    }
     let mut lines = vec![head];
     for (id, vertex) in &snapshot.vertices {
         let nothing = VertexSnapshot::default();
@@ -183,6 +186,9 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
         snapshot.status,
         duration_text(snapshot.duration_ms)
     );
+    if let Some(shortage) = snapshot.slot_shortage {
+        text.push_str(&format!("\n  {shortage}"));
+    }
     text.push_str(&format!(
         "\n  {:NAME_CHARS_MAX$} {:>8} {:>15} {:>15} {:>9} {:>9}",
         "vertex", "subtasks", "rows in", "rows out", "in", "out"
@@ -206,6 +212,10 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
         grouped(snapshot.rejected_rows()),
         grouped(snapshot.restarts)
     ));
+    if 0 < snapshot.dropped_log_lines() {
+        let count = grouped(snapshot.dropped_log_lines());
+        text.push_str(&format!(", {count} log lines of the plugin dropped (above sandbox.log.bytes-per-second)"));
+    }
     text
 }
 
@@ -281,8 +291,13 @@ pub(crate) fn summary_json(snapshot: &JobSnapshot) -> Value {
         "status": snapshot.status,
         "duration-ms": snapshot.duration_ms,
         "restarts": snapshot.restarts,
+        "slots-awaited": snapshot.slot_shortage.map(|shortage| shortage.needed),
+        "slots-available": snapshot.slot_shortage.and_then(|shortage| shortage.available),
         "rejected-rows": snapshot.rejected_rows(),
-        "failure": snapshot.failure,
+        "dropped-log-lines": snapshot.dropped_log_lines(),
+        "failure": snapshot.failure.as_ref().map(|failure| &failure.message),
+        "failure-code": snapshot.failure.as_ref().map(|failure| &failure.code),
+        "failure-detail": snapshot.failure.as_ref().map(|failure| &failure.detail),
         "vertices": vertices,
     })
 }

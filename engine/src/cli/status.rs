@@ -25,7 +25,7 @@ pub(crate) fn run(status: &StatusOptions, global: &GlobalOptions) -> Outcome {
         Output::Text => {
             let mut text = progress::summary(&snapshot);
             if let Some(failure) = &snapshot.failure {
-                text.push_str(&format!("\n\n{failure}"));
+                text.push_str(&format!("\n  {}", failure.text()));
             }
             super::print(&text)
         }

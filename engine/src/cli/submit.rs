@@ -27,7 +27,7 @@ use crate::{
         ClientError,
         grants::{ExplicitGrants, Site},
         job_client::{JobClient, submit_with_retries},
-        job_snapshot::JobSnapshot,
+        job_snapshot::{JobFailure, JobSnapshot},
         program::{PlannedJob, Program, Submission, read_plugin},
         rest_client::{RestClient, SentFile},
     },
@@ -74,12 +74,13 @@ pub(crate) struct ProgramOptions {
 /// `engine submit`.
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "engine submit [OPTIONS] <PLUGIN> [PROGRAM ARGUMENTS]...",
+    override_usage = "engine submit [OPTIONS] PLUGIN [PROGRAM ARGUMENTS]...",
     after_help = "Options of the engine stand before the plugin, all behind it belongs to the program. A program \
         argument that is a path or an address, as a whole or behind `--name=`, lets the job open it: for reading if \
         a source uses it, for writing into a new or empty directory if a sink does.\n\n\
         Without a JobManager the job runs in this process, and ends with it. Ctrl-C cancels the job, a second one \
-        leaves at once.\n\n\
+        leaves at once. With --output json, standard output holds one JSON object, and rows of print sinks go to \
+        standard error.\n\n\
         Examples:\n  \
         engine submit word_count.wasm --input access.log --output counts\n  \
         engine submit -p 4 -D restart-strategy.type=fixed-delay word_count.wasm --input 'logs/*.log' --output out\n  \
@@ -98,12 +99,8 @@ pub(crate) struct SubmitOptions {
     /// Prints each setting with where it came from, and runs nothing.
     #[arg(long)]
     print_config: bool,
-    /// The plugin, a .wasm file, and the arguments of its program.
-    #[arg(
-        trailing_var_arg = true,
-        required_unless_present = "print_config",
-        value_name = "PLUGIN> <PROGRAM ARGUMENTS"
-    )]
+    /// The plugin, a .wasm file; behind it, the arguments of its program.
+    #[arg(trailing_var_arg = true, required_unless_present = "print_config", value_name = "PLUGIN")]
     pub(crate) plugin_and_args: Vec<String>,
 }
 
@@ -141,6 +138,11 @@ pub(crate) fn prepare(
     let name = path.file_name().map_or_else(|| plugin.clone(), |name| name.to_string_lossy().into_owned());
     let program = Program::load(runtime, content, &name)?;
     let artifacts = read_artifacts(&program_options.artifact)?;
+    if site == Site::Here
+        && let Some(problem) = missing_roots(&program_options.allow_read).next()
+    {
+        return Err(CliError::usage(anyhow::anyhow!(problem)));
+    }
     let mut explicit = program_options.explicit_grants();
     if site == Site::Here {
         explicit.extend(ExplicitGrants::from_configuration(configuration));
@@ -157,6 +159,14 @@ pub(crate) fn prepare(
             .collect(),
     })?;
     Ok(Prepared { planned, program, artifacts })
+}
+
+/// What is wrong with paths that may be read, but are not there: a slip of the pen.
+pub(crate) fn missing_roots(allow_read: &[String]) -> impl Iterator<Item = String> {
+    allow_read.iter().filter_map(|path| {
+        let error = std::fs::metadata(path).err()?;
+        Some(format!("--allow-read {path}: {error}; expected a file, or a directory with all below it"))
+    })
 }
 
 fn read_artifacts(artifacts: &[String]) -> Result<Vec<SentFile>, CliError> {
@@ -271,6 +281,7 @@ async fn run_here(
         task_executors: 1,
         slots_per_task_executor: slots(&job_graph, configuration),
         storage: Storage::Temporary,
+        printed_rows: embedded::printed_rows(output),
     };
     // Before there is anything that would be left behind.
     let end_requests = EndRequests::of_embedded_cluster()?;
@@ -400,7 +411,7 @@ pub(crate) fn conclude(snapshot: &JobSnapshot, output: Output) -> Outcome {
         }
         JobStatus::Failed => {
             say(&progress::summary(snapshot));
-            let failure = snapshot.failure.as_deref().unwrap_or("no reason is known");
+            let failure = snapshot.failure.as_ref().map_or_else(|| "no reason is known".to_owned(), JobFailure::text);
             Err(CliError::Failed(anyhow::anyhow!("job {} failed: {failure}", snapshot.id)))
         }
         JobStatus::Canceled => {

@@ -17,6 +17,7 @@ use crate::{
     graph::job_graph_codec,
     protocol::{
         dispatcher::{DispatcherRequest, DispatcherResponse},
+        job_details::SlotShortage,
         rpc::{ClientCall, DispatcherGateway},
     },
     rest::tests::{FAILED, FINISHED, Fixture, PLUGIN, RUNNING, job, job_graph},
@@ -180,7 +181,8 @@ fn outcome_of(status: JobStatus) -> Outcome {
 fn the_end_of_a_job_is_the_exit_code() {
     assert!(outcome_of(JobStatus::Finished).is_ok());
     for (status, expected) in [
-        (JobStatus::Failed, "failed: \"Flat Map\" (1/2) panicked: <b>no</b>\nat lib.rs:3"),
+        // Of a panic, the message names the place, and there is nothing below it.
+        (JobStatus::Failed, "failed: \"Flat Map\" (1/2) panicked: <b>no</b>"),
         (JobStatus::Canceled, "was cancelled"),
     ] {
         match outcome_of(status) {
@@ -206,10 +208,20 @@ fn the_client_reads_what_rest_writes() {
     let jobs = client.jobs().expect("listed");
     assert_eq!(jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [RUNNING, FAILED, FINISHED]);
     assert_eq!((jobs[2].state, jobs[2].end_time, jobs[2].duration), (JobStatus::Finished, 2000, 1000));
+    let snapshot = client.snapshot(RUNNING).expect("known");
+    assert_eq!(snapshot.slot_shortage, Some(SlotShortage { needed: 4, available: Some(1) }));
+    let line = progress::summary(&snapshot).lines().nth(1).map(str::to_owned).unwrap_or_default();
+    assert!(line.starts_with("  waiting for 4 slots, 1 is available: raise taskmanager.numberOfTaskSlots"), "{line}");
     let snapshot = client.snapshot(FAILED).expect("known");
+    assert_eq!(snapshot.slot_shortage, None);
     assert_eq!(snapshot.status, JobStatus::Failed);
     assert_eq!(snapshot.restarts, 2);
-    assert_eq!(snapshot.failure.as_deref(), Some("\"Flat Map\" (1/2) panicked: <b>no</b>\nat lib.rs:3"));
+    let mut failure = snapshot.failure.clone().expect("it failed");
+    assert_eq!((failure.code.as_str(), failure.detail.as_str()), ("guest-panic", "at lib.rs:3"));
+    assert_eq!(failure.text(), "\"Flat Map\" (1/2) panicked: <b>no</b>");
+    failure.code = "guest-trap".to_owned();
+    failure.detail = "divide\nmain".to_owned();
+    assert_eq!(failure.text(), "\"Flat Map\" (1/2) panicked: <b>no</b>\n    at divide\n    at main");
     let vertex = &snapshot.vertices[0].1;
     assert_eq!((vertex.records_in, vertex.back_pressured_ms, vertex.rejected_rows), (300, 50, 0));
     assert_eq!(client.find_job("0101").expect("one"), RUNNING);

@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     base::config::{Configuration, Origin, options},
-    connector::{HiddenLeftovers, canonical_destination},
+    connector::{HiddenLeftovers, canonical_destination, check_writable_directory},
     graph::{
         job_graph::Grants,
         stream_graph::{ConnectorSpec, Operator, StreamGraph},
@@ -239,9 +239,12 @@ pub fn decide(
                     }
                     named_writes.push(path.clone());
                 }
-                // A directory of dead letters may hold those of other jobs.
-                if site == Site::Here && !by_submitter {
-                    check_empty(&node, &path)?;
+                if site == Site::Here {
+                    // A directory of dead letters may hold those of other jobs.
+                    if !by_submitter {
+                        check_empty(&node, &path)?;
+                    }
+                    check_writable_directory(&path).map_err(unusable)?;
                 }
                 grants.write.push(path);
             }

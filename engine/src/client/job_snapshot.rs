@@ -9,9 +9,9 @@ use crate::{
         status::{ExecutionState, JobStatus},
     },
     protocol::{
-        job_details::{JobDetails, VertexDetails},
+        job_details::{JobDetails, SlotShortage, VertexDetails},
         job_master::{
-            HoldingSubtask,
+            FailureCause, HoldingSubtask,
             operator_metrics::{
                 CURRENT_INPUT_WATERMARK, CURRENT_OUTPUT_WATERMARK, NUM_EVENT_TIME_TIMERS, NUM_LATE_RECORDS_DROPPED,
                 NUM_PROCESSING_TIME_TIMERS, NUM_STATE_ENTRIES, STATE_BYTES, STATE_CACHE_HITS, STATE_CACHE_MISSES,
@@ -55,10 +55,40 @@ pub struct JobSnapshot {
     pub duration_ms: u64,
     /// Restarts so far.
     pub restarts: u64,
+    /// Slots that it waits for.
+    pub slot_shortage: Option<SlotShortage>,
     /// In topological order.
     pub vertices: Vec<(JobVertexId, VertexSnapshot)>,
-    /// Why the job failed: the first line says it, the others are detail.
-    pub failure: Option<String>,
+    /// Why the job failed.
+    pub failure: Option<JobFailure>,
+}
+
+/// Why a job failed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct JobFailure {
+    /// Stable name of the kind of failure, such as "guest-trap".
+    pub code: String,
+    /// One line.
+    pub message: String,
+    /// Frames of the plugin's backtrace, one a line, innermost first; empty if there are none.
+    pub detail: String,
+}
+
+impl JobFailure {
+    /// The code of a panic, whose message names its place in the source.
+    const PANIC: &'static str = "guest-panic";
+
+    /// What a user reads: the message, and below it, indented, the backtrace if the message does not tell the place.
+    pub fn text(&self) -> String {
+        let mut text = self.message.clone();
+        if self.code != Self::PANIC {
+            for frame in self.detail.lines() {
+                text.push_str("\n    at ");
+                text.push_str(frame);
+            }
+        }
+        text
+    }
 }
 
 /// Sums over the subtasks of a vertex.
@@ -87,6 +117,8 @@ pub struct VertexSnapshot {
     pub busy_ms: u64,
     /// Rows that were refused and skipped or put aside.
     pub rejected_rows: u64,
+    /// Log lines of plugins that were above the rate and are lost.
+    pub dropped_log_lines: u64,
     /// Of the subtask whose watermark is least, the one that holds it back.
     pub held_back_by: Option<HoldingSubtask>,
     /// In ascending order of their nodes.
@@ -179,6 +211,11 @@ impl JobSnapshot {
         self.vertices.iter().map(|(_, vertex)| vertex.rejected_rows).sum()
     }
 
+    /// Log lines of plugins that were dropped in all vertices.
+    pub fn dropped_log_lines(&self) -> u64 {
+        self.vertices.iter().map(|(_, vertex)| vertex.dropped_log_lines).sum()
+    }
+
     /// Takes what clients show from all that is known of a job.
     pub fn of(job: &JobDetails, now_ms: i64) -> Self {
         let at = |status| job.timestamps.get(&status).map(|time| time.0);
@@ -205,12 +242,13 @@ impl JobSnapshot {
                 sum.idle_ms += metrics.idle_ms;
                 sum.busy_ms += metrics.busy_ms;
                 sum.rejected_rows += metrics.rejected_rows;
+                sum.dropped_log_lines += metrics.log_lines_dropped;
             }
             (vertex.id, sum)
         });
-        let failure = job.root_failure.as_ref().map(|failure| match failure.cause.detail.as_str() {
-            "" => failure.cause.message.clone(),
-            detail => format!("{}\n{detail}", failure.cause.message),
+        let failure = job.root_failure.as_ref().map(|failure| {
+            let FailureCause { code, message, detail, .. } = failure.cause.clone();
+            JobFailure { code, message, detail }
         });
         Self {
             id: job.job,
@@ -218,13 +256,26 @@ impl JobSnapshot {
             status: job.status,
             duration_ms: u64::try_from(duration).unwrap_or(0),
             restarts: job.restarts,
+            slot_shortage: job.slot_shortage,
             vertices: vertices.collect(),
             failure: failure.filter(|_| matches!(job.status, JobStatus::Failed | JobStatus::Failing)),
         }
     }
 
+    /// Adds the answer to `GET /jobs/:jobid/operators`; nothing if a field is missing.
+    pub(crate) fn add_operators(&mut self, answer: &Value) -> Option<()> {
+        for vertex in answer.get("vertices")?.as_array()? {
+            let id: JobVertexId = vertex.get("id")?.as_str()?.parse().ok()?;
+            if let Some((_, known)) = self.vertices.iter_mut().find(|(known, _)| *known == id) {
+                known.held_back_by = serde_json::from_value(vertex.get("held-back-by")?.clone()).ok()?;
+                known.operators = serde_json::from_value(vertex.get("operators")?.clone()).ok()?;
+            }
+        }
+        Some(())
+    }
+
     /// Reads the answer to `GET /jobs/:jobid`; nothing if a field is missing.
-    /// Restarts, rejected rows and the failure stand in other answers.
+    /// Restarts, missing slots, rejected rows, dropped log lines, operators and the failure stand in other answers.
     pub(crate) fn from_rest(answer: &Value) -> Option<Self> {
         let vertices = answer.get("vertices")?.as_array()?.iter().map(|vertex| {
             let metrics = vertex.get("metrics")?;
@@ -244,8 +295,9 @@ impl JobSnapshot {
                 idle_ms: count("accumulated-idle-time")?,
                 busy_ms: count("accumulated-busy-time")?,
                 rejected_rows: 0,
-                held_back_by: serde_json::from_value(vertex.get("held-back-by")?.clone()).ok()?,
-                operators: serde_json::from_value(vertex.get("operators")?.clone()).ok()?,
+                held_back_by: None,
+                operators: Vec::new(),
+                dropped_log_lines: 0,
             };
             Some((vertex.get("id")?.as_str()?.parse().ok()?, snapshot))
         });
@@ -255,6 +307,7 @@ impl JobSnapshot {
             status: serde_json::from_value(answer.get("state")?.clone()).ok()?,
             duration_ms: u64::try_from(answer.get("duration")?.as_i64()?).unwrap_or(0),
             restarts: 0,
+            slot_shortage: None,
             vertices: vertices.collect::<Option<_>>()?,
             failure: None,
         })

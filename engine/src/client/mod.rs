@@ -88,6 +88,9 @@ pub enum ClientError {
     UnexpectedAnswer,
 }
 
+/// Status of an answer that refuses what was asked for, so that nothing was run.
+const BAD_REQUEST: u16 = 400;
+
 impl ClientError {
     /// True if what the user wrote is at fault, and nothing was run.
     pub fn is_usage(&self) -> bool {
@@ -100,7 +103,10 @@ impl ClientError {
             | Self::Connector { .. }
             | Self::Grant(_)
             | Self::Rest(
-                RestClientError::BadUrl(_) | RestClientError::NoSuchJob { .. } | RestClientError::AmbiguousJob { .. },
+                RestClientError::BadUrl(_)
+                | RestClientError::NoSuchJob { .. }
+                | RestClientError::AmbiguousJob { .. }
+                | RestClientError::Refused { status: BAD_REQUEST, .. },
             ) => true,
             Self::Program(error) => error.failure == GuestFailure::UserError,
             Self::Runtime(_)

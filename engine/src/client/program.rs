@@ -17,12 +17,12 @@ use crate::{
         config::{Configuration, MemorySize, nearest, options},
         ids::{BlobDigest, JobId},
     },
-    connector::{self, Role},
+    connector::{self, Permissions, Role},
     graph::{
         digest::graph_digest,
-        job_graph::{Artifact, JobGraph, ProgramSpec},
+        job_graph::{Artifact, Grants, JobGraph, ProgramSpec},
         job_graph_generator::{self, JobSpec},
-        stream_graph::{Operator, StreamGraph},
+        stream_graph::{ConnectorSpec, Operator, StreamGraph, StreamNode},
         validate::validate,
     },
     wasm::{CompiledPlugin, PluginListing, PluginRuntime, SandboxLimits},
@@ -143,8 +143,9 @@ impl Program {
         check_connectors(&stream_graph)?;
         let grants =
             grants::decide(&stream_graph, &submission.args, &configuration, &submission.explicit, submission.site)?;
-        if submission.site == Site::Elsewhere {
-            grants::make_paths_absolute(&mut stream_graph);
+        match submission.site {
+            Site::Here => check_access(&stream_graph, &grants)?,
+            Site::Elsewhere => grants::make_paths_absolute(&mut stream_graph),
         }
         let spec = JobSpec {
             job_id: submission.job,
@@ -158,17 +159,38 @@ impl Program {
     }
 }
 
-/// Checks names and options of sources and sinks, before any is opened.
+/// Checks names, options and record types of sources and sinks, before any is opened.
 fn check_connectors(stream_graph: &StreamGraph) -> Result<(), ClientError> {
-    for node in &stream_graph.nodes {
-        let checked = match &node.operator {
-            Operator::Source(connector) => connector::validate(connector, Role::Source),
-            Operator::Sink(connector) => connector::validate(connector, Role::Sink),
-            Operator::Guest(_) | Operator::GuestSource(_) => Ok(()),
+    for (node, connector, role) in connectors(stream_graph) {
+        let record_type = match role {
+            Role::Source => node.output_type.as_deref(),
+            Role::Sink => node.input_types.first().map(String::as_str),
         };
-        checked.map_err(|source| ClientError::Connector { node: node.name.clone(), source })?;
+        connector::check_record_type(connector, role, record_type.unwrap_or_default())
+            .map_err(|source| ClientError::Connector { node: node.name.clone(), source })?;
+    }
+    let sinks = connectors(stream_graph).filter(|(_, _, role)| *role == Role::Sink);
+    connector::check_destinations_apart(sinks.map(|(node, connector, _)| (node.name.as_str(), connector)))
+        .map_err(|(node, source)| ClientError::Connector { node: node.to_owned(), source })
+}
+
+/// Looks whether what sources read is there, and whether sinks can use their destinations.
+fn check_access(stream_graph: &StreamGraph, grants: &Grants) -> Result<(), ClientError> {
+    let Grants { read, write, net } = grants.clone();
+    let permissions = Permissions { read, write, net };
+    for (node, connector, role) in connectors(stream_graph) {
+        connector::check_access(connector, role, &permissions)
+            .map_err(|source| ClientError::Connector { node: node.name.clone(), source })?;
     }
     Ok(())
+}
+
+fn connectors(stream_graph: &StreamGraph) -> impl Iterator<Item = (&StreamNode, &ConnectorSpec, Role)> {
+    stream_graph.nodes.iter().filter_map(|node| match &node.operator {
+        Operator::Source(connector) => Some((node, connector, Role::Source)),
+        Operator::Sink(connector) => Some((node, connector, Role::Sink)),
+        Operator::Guest(_) | Operator::GuestSource(_) => None,
+    })
 }
 
 #[cfg(test)]

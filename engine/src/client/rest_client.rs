@@ -7,13 +7,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use ureq::{Agent, Body, http::Response};
 
-use super::job_snapshot::{JobSnapshot, JobSummary};
+use super::job_snapshot::{JobFailure, JobSnapshot, JobSummary};
 use crate::{
     base::{
         config::{Configuration, options},
         ids::{JobId, ParseIdError},
     },
     graph::job_graph::JobGraph,
+    protocol::job_details::SlotShortage,
 };
 
 /// Bytes of an answer that are read.
@@ -46,7 +47,7 @@ pub enum RestClientError {
         source: ureq::Error,
     },
     /// The JobManager refused.
-    #[error("{}", messages.join("\n"))]
+    #[error("{}", messages.join("; "))]
     Refused {
         /// Status code.
         status: u16,
@@ -234,17 +235,31 @@ impl RestClient {
         let detail = self.get(&format!("/jobs/{job}"))?;
         let mut snapshot = JobSnapshot::from_rest(&detail)
             .ok_or_else(|| self.unexpected("fields of the job are missing".to_owned()))?;
-        let restarts = self.get(&format!("/jobs/{job}/metrics?get=numRestarts"))?;
-        snapshot.restarts = metric(&restarts, "value").unwrap_or(0);
+        snapshot
+            .add_operators(&self.get(&format!("/jobs/{job}/operators"))?)
+            .ok_or_else(|| self.unexpected("fields of the operators are missing".to_owned()))?;
+        let metrics = self.get(&format!("/jobs/{job}/metrics?get=numRestarts,numSlotsAwaited,numSlotsAvailable"))?;
+        let value = |name: &str| {
+            let metrics = metrics.as_array().into_iter().flatten();
+            metrics.filter(|metric| metric["id"] == name).find_map(|metric| number(&metric["value"]))
+        };
+        snapshot.restarts = value("numRestarts").unwrap_or(0);
+        let slots = |name: &str| value(name).and_then(|count| u32::try_from(count).ok());
+        snapshot.slot_shortage =
+            slots("numSlotsAwaited").map(|needed| SlotShortage { needed, available: slots("numSlotsAvailable") });
         if snapshot.status.is_globally_terminal() {
             for (id, vertex) in &mut snapshot.vertices {
-                let path = format!("/jobs/{job}/vertices/{id}/subtasks/metrics?get=numRejectedRows&agg=sum");
-                vertex.rejected_rows = metric(&self.get(&path)?, "sum").unwrap_or(0);
+                let sum_of = |name: &str| {
+                    let path = format!("/jobs/{job}/vertices/{id}/subtasks/metrics?get={name}&agg=sum");
+                    Ok::<_, RestClientError>(sum(&self.get(&path)?).unwrap_or(0))
+                };
+                vertex.rejected_rows = sum_of("numRejectedRows")?;
+                vertex.dropped_log_lines = sum_of("numLogLinesDropped")?;
             }
         }
         if snapshot.has_failed() {
             let exceptions = self.get(&format!("/jobs/{job}/exceptions"))?;
-            snapshot.failure = exceptions["root-exception"].as_str().map(str::to_owned);
+            snapshot.failure = root_failure(&exceptions);
         }
         Ok(snapshot)
     }
@@ -313,9 +328,23 @@ fn artifact_file_name(index: usize) -> String {
     format!("artifact-{index}")
 }
 
-/// The one number in an answer about one metric; values are texts, aggregates numbers.
-fn metric(answer: &Value, field: &str) -> Option<u64> {
-    let value = &answer.get(0)?[field];
+/// Why a job failed, from the answer to `GET /jobs/:jobid/exceptions`.
+fn root_failure(exceptions: &Value) -> Option<JobFailure> {
+    let root = exceptions["root-exception"].as_str()?;
+    let (message, detail) = root.split_once('\n').unwrap_or((root, ""));
+    let entries = exceptions["exceptionHistory"]["entries"].as_array().into_iter().flatten();
+    let named = entries.filter(|entry| entry["stacktrace"] == root).find_map(|entry| entry["exceptionName"].as_str());
+    let code = named.unwrap_or("unknown").to_owned();
+    Some(JobFailure { code, message: message.to_owned(), detail: detail.to_owned() })
+}
+
+/// The number in an answer about one aggregated metric.
+fn sum(answer: &Value) -> Option<u64> {
+    number(&answer.get(0)?["sum"])
+}
+
+/// A metric's value: values are texts, aggregates numbers.
+fn number(value: &Value) -> Option<u64> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counters are whole and not negative")]
     let as_count = |number: f64| number as u64;
     value.as_f64().or_else(|| value.as_str()?.parse().ok()).map(as_count)

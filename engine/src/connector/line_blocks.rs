@@ -12,8 +12,6 @@ use std::{
     mem,
 };
 
-use engine_rows::json::LINE_BYTES_MAX;
-
 /// What is read beyond the end of a chunk at a time, to find the end of its last line.
 const BEYOND_END_BYTES: u64 = 4 << 10;
 /// The part of an overlong line that is kept for a message.
@@ -29,8 +27,8 @@ pub(super) enum Block {
         /// Never empty.
         lines: Vec<u8>,
     },
-    /// A line longer than [`LINE_BYTES_MAX`], which only one that ends with what was
-    /// read last may be; it is left out.
+    /// A line longer than the limit, which only one that ends with what was read last
+    /// may be; it is left out.
     LongLine {
         /// In bytes from the start of the file or stream.
         offset: u64,
@@ -61,6 +59,7 @@ pub(super) struct LineBlocks {
     spare: Vec<u8>,
     /// Lines that start here or behind are not ours.
     end: Option<u64>,
+    line_bytes_max: usize,
     skip: Skip,
     ended: bool,
 }
@@ -68,13 +67,16 @@ pub(super) struct LineBlocks {
 impl LineBlocks {
     /// The lines that start from `start` on and before `end`. The first byte to
     /// be handed over or read is that at [`Self::offset`].
-    pub(super) fn new(start: u64, end: Option<u64>) -> Self {
+    ///
+    /// Of a line that is longer than `line_bytes_max`, no more than that is kept.
+    pub(super) fn new(start: u64, end: Option<u64>, line_bytes_max: usize) -> Self {
         let (offset, skip) = match start.checked_sub(1) {
             None => (0, Skip::Nothing),
             // If the byte before the chunk is a line end, a line starts with the chunk.
             Some(before) => (before, Skip::ToLineEnd),
         };
-        Self { offset, rest: Vec::new(), spare: Vec::new(), end, skip, ended: end.is_some_and(|end| end <= start) }
+        let ended = end.is_some_and(|end| end <= start);
+        Self { offset, rest: Vec::new(), spare: Vec::new(), end, line_bytes_max, skip, ended }
     }
 
     /// Offset of the first byte that was not given out.
@@ -189,10 +191,10 @@ impl LineBlocks {
         if at_end {
             return Block::End;
         }
-        if self.rest.len() <= LINE_BYTES_MAX {
+        if self.rest.len() <= self.line_bytes_max {
             return Block::Pending;
         }
-        let head = self.rest[..HEAD_BYTES].to_vec();
+        let head = self.rest[..HEAD_BYTES.min(self.rest.len())].to_vec();
         let offset = self.offset;
         self.offset += self.rest.len() as u64;
         // The room goes, too.
@@ -204,13 +206,14 @@ impl LineBlocks {
 
 #[cfg(test)]
 mod tests {
+    use engine_rows::json::LINE_BYTES_MAX;
     use proptest::{collection, prelude::*};
 
     use super::*;
 
     /// Lines of the chunk with their offsets, read in blocks of `block` bytes.
     fn lines_of(content: &[u8], start: u64, end: Option<u64>, block: usize) -> Vec<(u64, Vec<u8>)> {
-        let mut blocks = LineBlocks::new(start, end);
+        let mut blocks = LineBlocks::new(start, end, LINE_BYTES_MAX);
         let mut from = &content[usize::try_from(blocks.offset()).expect("small")..];
         let mut lines = Vec::new();
         loop {
@@ -262,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_file_that_became_shorter_is_noticed() {
-        let mut blocks = LineBlocks::new(0, Some(100));
+        let mut blocks = LineBlocks::new(0, Some(100), LINE_BYTES_MAX);
         let error = blocks.read(&mut &b"ab\n"[..], 64).expect_err("too short");
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
@@ -273,7 +276,7 @@ mod tests {
         content.extend(std::iter::repeat_n(b'x', LINE_BYTES_MAX + (2 << 20)));
         content.extend_from_slice(b"\nlast");
         let mut from = &content[..];
-        let mut blocks = LineBlocks::new(0, None);
+        let mut blocks = LineBlocks::new(0, None, LINE_BYTES_MAX);
         let mut seen = Vec::new();
         loop {
             match blocks.read(&mut from, 1 << 20).expect("memory can be read") {
@@ -290,7 +293,7 @@ mod tests {
 
     #[test]
     fn streams_are_cut_as_they_come() {
-        let mut blocks = LineBlocks::new(0, None);
+        let mut blocks = LineBlocks::new(0, None, LINE_BYTES_MAX);
         assert_eq!(blocks.push(b"a"), Block::Pending);
         assert_eq!(blocks.push(b"b\nc\nd"), Block::Lines { offset: 0, lines: b"ab\nc\n".to_vec() });
         assert_eq!(blocks.push(b"\n"), Block::Lines { offset: 5, lines: b"d\n".to_vec() });

@@ -26,6 +26,9 @@
 //! |            | `first-rate`, `next-rate` | events per second of event time, default 1000            |
 //! |            | `out-of-order-group-size` | events that are mixed, default 1                         |
 //! | all        | `rate`                    | rows per second of all subtasks together                 |
+//! |            | `watermark-alignment-group` | sources of one group wait for each other in event time |
+//! |            | `watermark-alignment-max-drift` | how far its watermark may be above the group's least |
+//! |            | `watermark-alignment-update-interval` | time between two reports, default `1 s`        |
 //!
 //! Options of the sinks:
 //!
@@ -36,8 +39,12 @@
 //! |           | `prefix`  | text before each row                           |
 //! | `socket`  | `address` | `host:port` to connect to, from each subtask   |
 //! | `discard` |           |                                                |
+//!
+//! Rows of `file` and `socket` are lines, and read as such again: a row that has a line
+//! break within is refused, by the policy `execution.row-errors.policy`. `print` writes it as it is.
 
 mod options;
+mod alignment;
 mod rate_limiter;
 mod line_blocks;
 mod record_decoder;
@@ -60,6 +67,7 @@ use std::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+pub use alignment::AlignmentOptions;
 pub use file::HiddenLeftovers;
 
 use crate::{
@@ -102,23 +110,33 @@ const SOURCES: [&str; 5] = ["file", "socket", "stdin", "sequence", "nexmark"];
 
 impl SourceConnector {
     fn parse(spec: &ConnectorSpec) -> Result<Self, ConnectorError> {
-        match spec.name.as_str() {
+        let connector = match spec.name.as_str() {
             "file" => file::FileSourceOptions::parse(spec).map(Self::File),
             "socket" => stream::StreamOptions::parse_socket(spec).map(Self::Stream),
             "stdin" => stream::StreamOptions::parse_stdin(spec).map(Self::Stream),
             "sequence" => sequence::SequenceOptions::parse(spec).map(Self::Sequence),
             "nexmark" => nexmark::NexmarkOptions::parse(spec).map(Self::Nexmark),
             name => Err(unknown(Role::Source, name, &SOURCES)),
-        }
+        };
+        AlignmentOptions::parse(spec)?;
+        connector
     }
 
     fn check_record_type(&self, spec: &ConnectorSpec, record_type: &str) -> Result<(), ConnectorError> {
-        let decodes = |format| record_decoder::RecordDecoder::new(format, record_type, spec).map(drop);
+        let decodes = |format| record_decoder::RecordDecoder::new(format, record_type, spec, usize::MAX).map(drop);
         match self {
             Self::File(options) => decodes(options.format()),
             Self::Stream(options) => decodes(options.format()),
             Self::Sequence(_) => sequence::check_record_type(spec, record_type),
             Self::Nexmark(_) => nexmark::check_record_type(spec, record_type),
+        }
+    }
+
+    fn check_access(&self, permissions: &Permissions) -> Result<(), ConnectorError> {
+        match self {
+            Self::File(options) => options.check(permissions),
+            Self::Stream(options) => options.check(permissions),
+            Self::Sequence(_) | Self::Nexmark(_) => Ok(()),
         }
     }
 }
@@ -143,6 +161,21 @@ impl SinkConnector {
             name => Err(unknown(Role::Sink, name, &SINKS)),
         }
     }
+
+    fn check_record_type(&self, spec: &ConnectorSpec, record_type: &str) -> Result<(), ConnectorError> {
+        match self {
+            Self::File(_) | Self::Print(_) | Self::Socket(_) => text_rows::TextRows::new(record_type, spec).map(drop),
+            Self::Discard => Ok(()),
+        }
+    }
+
+    fn check_access(&self, permissions: &Permissions) -> Result<(), ConnectorError> {
+        match self {
+            Self::File(options) => options.check(permissions),
+            Self::Socket(options) => options.check(permissions),
+            Self::Print(_) | Self::Discard => Ok(()),
+        }
+    }
 }
 
 fn unknown(role: Role, name: &str, known: &[&str]) -> ConnectorError {
@@ -162,6 +195,52 @@ pub fn validate(spec: &ConnectorSpec, role: Role) -> Result<(), ConnectorError> 
         Role::Source => SourceConnector::parse(spec).map(drop),
         Role::Sink => SinkConnector::parse(spec).map(drop),
     }
+}
+
+/// Checks name, options and record type of a connector, without opening anything.
+///
+/// # Errors
+/// Returns an error if [`validate`] does, or the connector cannot have records of the type.
+pub fn check_record_type(spec: &ConnectorSpec, role: Role, record_type: &str) -> Result<(), ConnectorError> {
+    match role {
+        Role::Source => SourceConnector::parse(spec)?.check_record_type(spec, record_type),
+        Role::Sink => SinkConnector::parse(spec)?.check_record_type(spec, record_type),
+    }
+}
+
+/// Looks whether there is what a source reads, and whether a sink can use its
+/// destination, so that a job that cannot work is refused before it runs. Changes
+/// nothing; may read directories, so that it belongs on a thread that may wait.
+///
+/// # Errors
+/// Returns an error if not, or if it was not granted.
+pub fn check_access(spec: &ConnectorSpec, role: Role, permissions: &Permissions) -> Result<(), ConnectorError> {
+    match role {
+        Role::Source => SourceConnector::parse(spec)?.check_access(permissions),
+        Role::Sink => SinkConnector::parse(spec)?.check_access(permissions),
+    }
+}
+
+/// Checks that no two of a job's file sinks, given with their names, write into one
+/// directory or one inside the other.
+///
+/// # Errors
+/// Returns the name of the second one of such a pair, and an error that names the first.
+pub fn check_destinations_apart<'a>(
+    sinks: impl Iterator<Item = (&'a str, &'a ConnectorSpec)>,
+) -> Result<(), (&'a str, ConnectorError)> {
+    let mut destinations: Vec<(&str, PathBuf)> = Vec::new();
+    for (name, spec) in sinks {
+        let Ok(SinkConnector::File(options)) = SinkConnector::parse(spec) else { continue };
+        // What cannot be looked at is refused for that reason.
+        let Ok(path) = canonical_destination(options.path()) else { continue };
+        let overlaps = |(_, other): &&(&str, PathBuf)| path.starts_with(other) || other.starts_with(&path);
+        if let Some((other, _)) = destinations.iter().find(overlaps) {
+            return Err((name, ConnectorError::SharedDestination { other: (*other).to_owned(), path }));
+        }
+        destinations.push((name, path));
+    }
+    Ok(())
 }
 
 /// Makes the enumerator of a source. May read directories, so that it belongs on a thread that may wait.
@@ -211,9 +290,9 @@ pub fn create_reader(spec: &ConnectorSpec, context: ReaderContext) -> Result<Box
 /// destination was not granted or cannot be opened.
 pub fn create_writer(spec: &ConnectorSpec, context: WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
     Ok(match SinkConnector::parse(spec)? {
-        SinkConnector::File(options) => Box::new(file::FileWriter::new(&options, spec, &context)?),
+        SinkConnector::File(options) => Box::new(file::FileWriter::new(&options, spec, context)?),
         SinkConnector::Print(options) => Box::new(print::PrintWriter::new(&options, spec, &context)?),
-        SinkConnector::Socket(options) => Box::new(socket::SocketWriter::new(&options, spec, &context)?),
+        SinkConnector::Socket(options) => Box::new(socket::SocketWriter::new(&options, spec, context)?),
         SinkConnector::Discard => Box::new(discard::DiscardWriter),
     })
 }
@@ -321,6 +400,11 @@ pub trait SourceReader {
     }
 }
 
+/// "input.log line 17" after 17 lines.
+fn line_position(name: &str, lines: u64) -> String {
+    if lines == 0 { format!("{name} before its first line") } else { format!("{name} line {lines}") }
+}
+
 /// What becomes of a row that does not fit its type.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
@@ -353,6 +437,8 @@ pub struct ReaderContext {
     pub permissions: Arc<Permissions>,
     /// Processing time.
     pub clock: Clock,
+    /// Longest row in bytes (`sandbox.row.bytes-max`); longer ones do not fit.
+    pub row_bytes_max: usize,
     /// Decides over a row that does not fit.
     pub reject: Box<dyn FnMut(RejectedRow<'_>) -> Verdict>,
 }
@@ -417,7 +503,13 @@ pub struct WriterContext {
     pub permissions: Arc<Permissions>,
     /// Processing time.
     pub clock: Clock,
+    /// Decides over a row that cannot be written.
+    pub reject: Box<RejectWrite<'static>>,
 }
+
+/// Is given a row's zero-based number in the batch, what is wrong with it, and the
+/// row; returns nothing if it is to be passed over, or else the error that ends writing.
+pub type RejectWrite<'a> = dyn FnMut(u32, &str, &[u8]) -> Result<(), ConnectorError> + 'a;
 
 /// What a job may open; the check that each connector makes before it opens anything.
 #[derive(Clone, Debug, Default)]
@@ -519,6 +611,27 @@ pub fn canonical_destination(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
+/// Looks whether files can be made in a directory, which need not exist.
+///
+/// # Errors
+/// Returns an error if it is no directory, or it or the nearest directory above it
+/// that exists cannot be written into.
+pub fn check_writable_directory(path: &Path) -> std::io::Result<()> {
+    let mut existing = path;
+    let metadata = loop {
+        match std::fs::metadata(existing) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                existing = existing.parent().ok_or(error)?;
+            }
+            found => break found?,
+        }
+    };
+    if !metadata.is_dir() {
+        return Err(std::io::ErrorKind::NotADirectory.into());
+    }
+    Ok(rustix::fs::access(existing, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)?)
+}
+
 /// A connector failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectorError {
@@ -585,6 +698,14 @@ pub enum ConnectorError {
         position: String,
         /// What is wrong with which field.
         message: String,
+    },
+    /// Output of two sinks would mix.
+    #[error("it writes into {}, as operator \"{other}\" does: give each file sink a directory of its own, none within another's", path.display())]
+    SharedDestination {
+        /// The other sink.
+        other: String,
+        /// The directory.
+        path: PathBuf,
     },
     /// A split or committable is not one of this connector's: a bug.
     #[error("{0} is damaged")]

@@ -3,7 +3,7 @@
 
 use crate::{
     base::config::{ConfigValue, nearest},
-    connector::{ConnectorError, Role},
+    connector::{ConnectorError, Role, alignment::ALIGNMENT_OPTIONS},
     graph::stream_graph::ConnectorSpec,
 };
 
@@ -17,8 +17,9 @@ pub(super) struct Options<'a> {
 impl<'a> Options<'a> {
     /// Takes the options, or refuses the first one that is not among `known`.
     pub(super) fn new(spec: &'a ConnectorSpec, role: Role, known: &[&str]) -> Result<Self, ConnectorError> {
-        let options = Self { connector: connector_name(spec, role), spec };
-        match spec.options.keys().find(|option| !known.contains(&option.as_str())) {
+        let options = Self::unchecked(spec, role);
+        let of_all = |option: &str| role == Role::Source && ALIGNMENT_OPTIONS.contains(&option);
+        match spec.options.keys().find(|option| !known.contains(&option.as_str()) && !of_all(option)) {
             None => Ok(options),
             Some(unknown) => {
                 let hint = match nearest(unknown, known.iter().copied()) {
@@ -29,6 +30,11 @@ impl<'a> Options<'a> {
                 Err(options.error(unknown, hint))
             }
         }
+    }
+
+    /// Takes options that are checked elsewhere.
+    pub(super) fn unchecked(spec: &'a ConnectorSpec, role: Role) -> Self {
+        Self { connector: connector_name(spec, role), spec }
     }
 
     pub(super) fn error(&self, option: &str, problem: impl Into<String>) -> ConnectorError {

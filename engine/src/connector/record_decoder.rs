@@ -10,8 +10,8 @@ use bytes::Bytes;
 use engine_rows::{
     csv::CsvReader,
     descriptor::TypeDescriptor,
-    json::{JsonReader, UnsupportedType},
-    row::{self, NO_TIMESTAMP},
+    json::{JsonReader, LINE_BYTES_MAX, UnsupportedType},
+    row::{self, HEADER_BYTES, NO_TIMESTAMP},
 };
 
 use super::{ConnectorError, Role, options::Options};
@@ -80,6 +80,8 @@ pub(super) type Refuse<'a> = dyn FnMut(Refused<'_>) -> Result<(), ConnectorError
 #[derive(Debug)]
 pub(super) struct RecordDecoder {
     kind: Kind,
+    /// Longer rows are refused.
+    row_bytes_max: usize,
     /// What the header needs to be read, if there is one.
     header: bool,
     /// The next line is the header.
@@ -117,7 +119,12 @@ struct Undecoded {
 impl RecordDecoder {
     /// # Errors
     /// Returns an error if records of the type cannot be read in the format.
-    pub(super) fn new(format: Format, record_type: &str, spec: &ConnectorSpec) -> Result<Self, ConnectorError> {
+    pub(super) fn new(
+        format: Format,
+        record_type: &str,
+        spec: &ConnectorSpec,
+        row_bytes_max: usize,
+    ) -> Result<Self, ConnectorError> {
         let error = |problem: String| ConnectorError::Option {
             connector: format!("{} {}", spec.name, Role::Source.word()),
             option: "format".to_owned(),
@@ -142,6 +149,7 @@ impl RecordDecoder {
         let header = matches!(format, Format::Csv { header: true, .. });
         Ok(Self {
             kind,
+            row_bytes_max,
             header,
             header_expected: false,
             lines: 0,
@@ -149,6 +157,22 @@ impl RecordDecoder {
             gaps: Vec::new(),
             removed: VecDeque::new(),
         })
+    }
+
+    /// Longest line that need be read: where lines are rows, that of a row.
+    pub(super) fn line_bytes_max(&self) -> usize {
+        match self.kind {
+            Kind::Text(_) | Kind::Bytes(_) => self.row_bytes_max,
+            Kind::Json(..) | Kind::Csv(..) => LINE_BYTES_MAX,
+        }
+    }
+
+    /// What is wrong with a line longer than [`RecordDecoder::line_bytes_max`].
+    pub(super) fn long_line_message(&self) -> String {
+        match self.kind {
+            Kind::Text(_) | Kind::Bytes(_) => too_long("line", self.row_bytes_max),
+            Kind::Json(..) | Kind::Csv(..) => format!("the line is longer than {LINE_BYTES_MAX} bytes"),
+        }
     }
 
     /// Begins with the lines of another split, which starts with its file or stream, or within it.
@@ -223,12 +247,21 @@ impl RecordDecoder {
         debug_assert!(self.is_empty(), "blocks are decoded one after the other");
         self.lines += self.removed.len() as u64;
         self.removed.clear();
+        let is_text = matches!(self.kind, Kind::Text(_));
         match &mut self.kind {
-            Kind::Text(text) => {
-                if std::str::from_utf8(&lines).is_err() {
+            Kind::Text(block) | Kind::Bytes(block) => {
+                // No line can be longer than the block, so only long blocks are walked over.
+                let is_bad = self.row_bytes_max < lines.len() || (is_text && std::str::from_utf8(&lines).is_err());
+                if is_bad {
                     let lines_before = self.lines;
                     let removed = &mut self.removed;
-                    let kept = without_bad_utf8(&lines, &mut |index, at, line, message| {
+                    let judge = |line: &[u8]| {
+                        if self.row_bytes_max < line.len() {
+                            return Some(too_long("line", self.row_bytes_max));
+                        }
+                        std::str::from_utf8(line).err().filter(|_| is_text).map(|error| bad_utf8_message(&error))
+                    };
+                    lines = without_bad(&lines, &judge, &mut |index, at, line, message| {
                         removed.push_back(index - removed.len() as u64);
                         refuse(Refused {
                             offset: offset + at as u64,
@@ -238,14 +271,9 @@ impl RecordDecoder {
                             is_header: false,
                         })
                     })?;
-                    lines = kept;
                 }
                 normalize_line_ends(&mut lines);
-                *text = lines.into();
-            }
-            Kind::Bytes(bytes) => {
-                normalize_line_ends(&mut lines);
-                *bytes = lines.into();
+                *block = lines.into();
             }
             Kind::Json(_, undecoded) | Kind::Csv(_, undecoded) => {
                 let text = match String::from_utf8(lines) {
@@ -281,9 +309,11 @@ impl RecordDecoder {
     ) -> Result<RecordBatch, ConnectorError> {
         self.lines_before_batch = self.lines;
         self.gaps.clear();
+        let is_text = matches!(self.kind, Kind::Text(_));
+        let row_bytes_max = self.row_bytes_max;
         match &mut self.kind {
-            Kind::Text(text) => {
-                let (count, cut) = leading_lines(text, rows_max);
+            Kind::Text(block) | Kind::Bytes(block) => {
+                let (count, cut) = leading_lines(block, rows_max);
                 // A line that was taken out behind the last row of the batch belongs to it too.
                 while let Some(rows_before) = self.removed.front().copied().filter(|before| *before <= u64::from(count))
                 {
@@ -292,61 +322,84 @@ impl RecordDecoder {
                 }
                 self.removed.iter_mut().for_each(|rows_before| *rows_before -= u64::from(count));
                 self.lines += u64::from(count) + self.gaps.len() as u64;
-                Ok(RecordBatch { kind: BatchKind::Lines, count, data: text.split_to(cut) })
-            }
-            Kind::Bytes(bytes) => {
-                let (count, cut) = leading_lines(bytes, rows_max);
-                self.lines += u64::from(count);
+                let taken = block.split_to(cut);
+                if is_text {
+                    return Ok(RecordBatch { kind: BatchKind::Lines, count, data: taken });
+                }
                 let mut data = Vec::new();
-                for line in bytes.split_to(cut).split_inclusive(|byte| *byte == b'\n') {
+                for line in taken.split_inclusive(|byte| *byte == b'\n') {
                     let line = line.strip_suffix(b"\n").unwrap_or(line);
                     row::append_with(&mut data, 0, NO_TIMESTAMP, |data| data.extend_from_slice(line));
                 }
                 Ok(RecordBatch { kind: BatchKind::Rows, count, data: data.into() })
             }
             Kind::Json(reader, undecoded) => {
-                let mut read = |line: &str, _is_header: bool, data: &mut Vec<u8>| {
-                    if line.bytes().all(|byte| byte.is_ascii_whitespace()) {
-                        return Ok(Decoded::Nothing);
-                    }
-                    reader.read(line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
-                };
-                let limits = Limits { rows_max, bytes_max };
+                let limits = Limits { rows_max, bytes_max, row_bytes_max };
                 let mut progress =
                     Progress { lines: &mut self.lines, gaps: &mut self.gaps, header_expected: &mut false };
-                decode_text(undecoded, &mut progress, limits, refuse, &mut read)
+                decode_text(undecoded, &mut progress, limits, refuse, &mut **reader)
             }
             Kind::Csv(reader, undecoded) => {
-                let mut read = |line: &str, is_header: bool, data: &mut Vec<u8>| {
-                    if is_header {
-                        return set_header(reader, line.as_bytes()).map(|()| Decoded::Nothing);
-                    }
-                    let line = line.strip_suffix('\r').unwrap_or(line);
-                    if line.bytes().all(|byte| byte == b' ') {
-                        return Ok(Decoded::Nothing);
-                    }
-                    reader.read(line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
-                };
-                let limits = Limits { rows_max, bytes_max };
+                let limits = Limits { rows_max, bytes_max, row_bytes_max };
                 let mut progress = Progress {
                     lines: &mut self.lines,
                     gaps: &mut self.gaps,
                     header_expected: &mut self.header_expected,
                 };
-                decode_text(undecoded, &mut progress, limits, refuse, &mut read)
+                decode_text(undecoded, &mut progress, limits, refuse, &mut **reader)
             }
         }
     }
 }
 
-/// Reads a line, of which is said whether it is the header, and appends its payload.
-type ReadLine<'a> = dyn FnMut(&str, bool, &mut Vec<u8>) -> Result<Decoded, String> + 'a;
+/// Reads lines of one format.
+trait LineReader {
+    /// Appends the payload of the first line of a text and returns the line's length, if that
+    /// can be had without searching for the line's end.
+    fn read_first_line(&mut self, text: &str, data: &mut Vec<u8>) -> Option<usize>;
+
+    /// Reads a line, of which is said whether it is the header, and appends its payload.
+    fn read(&mut self, line: &str, is_header: bool, data: &mut Vec<u8>) -> Result<Decoded, String>;
+}
+
+impl LineReader for JsonReader {
+    #[inline]
+    fn read_first_line(&mut self, text: &str, data: &mut Vec<u8>) -> Option<usize> {
+        JsonReader::read_first_line(self, text, data)
+    }
+
+    fn read(&mut self, line: &str, _is_header: bool, data: &mut Vec<u8>) -> Result<Decoded, String> {
+        if line.bytes().all(|byte| byte.is_ascii_whitespace()) {
+            return Ok(Decoded::Nothing);
+        }
+        JsonReader::read(self, line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
+    }
+}
+
+impl LineReader for CsvReader {
+    fn read_first_line(&mut self, _text: &str, _data: &mut Vec<u8>) -> Option<usize> {
+        None
+    }
+
+    fn read(&mut self, line: &str, is_header: bool, data: &mut Vec<u8>) -> Result<Decoded, String> {
+        if is_header {
+            return set_header(self, line.as_bytes()).map(|()| Decoded::Nothing);
+        }
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        if line.bytes().all(|byte| byte == b' ') {
+            return Ok(Decoded::Nothing);
+        }
+        CsvReader::read(self, line, data).map(|()| Decoded::Row).map_err(|error| error.to_string())
+    }
+}
 
 /// How much is decoded at a time.
 #[derive(Clone, Copy)]
 struct Limits {
     rows_max: u64,
     bytes_max: usize,
+    /// Of one row, without its header.
+    row_bytes_max: usize,
 }
 
 /// What of a decoder changes line by line.
@@ -368,36 +421,45 @@ fn decode_text(
     progress: &mut Progress<'_>,
     limits: Limits,
     refuse: &mut Refuse<'_>,
-    read: &mut ReadLine<'_>,
+    reader: &mut impl LineReader,
 ) -> Result<RecordBatch, ConnectorError> {
     let wanted = limits.bytes_max.saturating_add(LAST_ROW_BYTES);
     let mut data = Vec::with_capacity(wanted.min(undecoded.text.len() - undecoded.at));
     let mut count: u32 = 0;
-    let start = undecoded.at;
-    for line_end in memchr::memchr_iter(b'\n', &undecoded.text.as_bytes()[start..]) {
-        if limits.rows_max <= u64::from(count) || limits.bytes_max <= data.len() {
-            break;
-        }
-        let line_start = undecoded.at;
-        let line = &undecoded.text[line_start..start + line_end];
-        undecoded.at = start + line_end + 1;
+    let is_too_long = |data: &[u8], row_start: usize| limits.row_bytes_max < data.len() - row_start - HEADER_BYTES;
+    while u64::from(count) < limits.rows_max && data.len() < limits.bytes_max {
+        let text = &undecoded.text[undecoded.at..];
         let row_start = data.len();
+        let mut first_line = None;
+        row::append_with(&mut data, 0, NO_TIMESTAMP, |data| first_line = reader.read_first_line(text, data));
+        if let Some(length) = first_line
+            && !is_too_long(&data, row_start)
+        {
+            undecoded.at += length + 1;
+            *progress.lines += 1;
+            count += 1;
+            continue;
+        }
+        data.truncate(row_start);
+        let Some(length) = memchr::memchr(b'\n', text.as_bytes()) else { break };
+        let line = &text[..length];
+        let offset = undecoded.offset + undecoded.at as u64;
+        undecoded.at += length + 1;
         let is_header = mem::take(progress.header_expected);
         let mut decoded = Ok(Decoded::Nothing);
-        row::append_with(&mut data, 0, NO_TIMESTAMP, |data| decoded = read(line, is_header, data));
-        match decoded {
-            Ok(Decoded::Row) => count += 1,
-            Ok(Decoded::Nothing) => {
-                data.truncate(row_start);
-                progress.gaps.push(count);
-            }
-            Err(message) => {
-                data.truncate(row_start);
-                progress.gaps.push(count);
-                let offset = undecoded.offset + line_start as u64;
-                let line = line.as_bytes();
-                refuse(Refused { offset, lines_before: *progress.lines, message: &message, payload: line, is_header })?;
-            }
+        row::append_with(&mut data, 0, NO_TIMESTAMP, |data| decoded = reader.read(line, is_header, data));
+        if decoded == Ok(Decoded::Row) && is_too_long(&data, row_start) {
+            decoded = Err(too_long("row", limits.row_bytes_max));
+        }
+        if let Ok(Decoded::Row) = decoded {
+            count += 1;
+        } else {
+            data.truncate(row_start);
+            progress.gaps.push(count);
+        }
+        if let Err(message) = decoded {
+            let (lines_before, payload) = (*progress.lines, line.as_bytes());
+            refuse(Refused { offset, lines_before, message: &message, payload, is_header })?;
         }
         *progress.lines += 1;
     }
@@ -447,24 +509,37 @@ fn bad_utf8_message(error: &std::str::Utf8Error) -> String {
     format!("not UTF-8 at byte {} of the line", error.valid_up_to() + 1)
 }
 
-fn visit_lines(lines: &[u8], bad: &mut BadLine<'_>, visit: &mut dyn FnMut(&[u8], bool)) -> Result<(), ConnectorError> {
+fn too_long(what: &str, bytes_max: usize) -> String {
+    format!("the {what} is longer than {bytes_max} bytes (sandbox.row.bytes-max)")
+}
+
+/// Says what is wrong with a line, which is given without its end.
+type JudgeLine<'a> = dyn Fn(&[u8]) -> Option<String> + 'a;
+
+fn visit_lines(
+    lines: &[u8],
+    judge: &JudgeLine<'_>,
+    bad: &mut BadLine<'_>,
+    visit: &mut dyn FnMut(&[u8], bool),
+) -> Result<(), ConnectorError> {
     let mut at = 0;
     for (index, line) in lines.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        let judged = std::str::from_utf8(line);
-        if let Err(error) = judged {
-            let content = line.strip_suffix(b"\n").unwrap_or(line);
-            bad(index as u64, at, content.strip_suffix(b"\r").unwrap_or(content), &bad_utf8_message(&error))?;
+        let content = line.strip_suffix(b"\n").unwrap_or(line);
+        let content = content.strip_suffix(b"\r").unwrap_or(content);
+        let problem = judge(content);
+        if let Some(problem) = &problem {
+            bad(index as u64, at, content, problem)?;
         }
-        visit(line, judged.is_ok());
+        visit(line, problem.is_none());
         at += line.len();
     }
     Ok(())
 }
 
-/// The lines that are UTF-8.
-fn without_bad_utf8(lines: &[u8], bad: &mut BadLine<'_>) -> Result<Vec<u8>, ConnectorError> {
+/// The lines with which nothing is wrong.
+fn without_bad(lines: &[u8], judge: &JudgeLine<'_>, bad: &mut BadLine<'_>) -> Result<Vec<u8>, ConnectorError> {
     let mut kept = Vec::with_capacity(lines.len());
-    visit_lines(lines, bad, &mut |line, good| {
+    visit_lines(lines, judge, bad, &mut |line, good| {
         if good {
             kept.extend_from_slice(line);
         }
@@ -475,7 +550,8 @@ fn without_bad_utf8(lines: &[u8], bad: &mut BadLine<'_>) -> Result<Vec<u8>, Conn
 /// The lines with spaces in place of those that are not UTF-8, so that offsets stay right.
 fn blank_bad_utf8(lines: Vec<u8>, bad: &mut BadLine<'_>) -> Result<String, ConnectorError> {
     let mut text = String::with_capacity(lines.len());
-    visit_lines(&lines, bad, &mut |line, good| match std::str::from_utf8(line) {
+    let judge = |line: &[u8]| std::str::from_utf8(line).err().map(|error| bad_utf8_message(&error));
+    visit_lines(&lines, &judge, bad, &mut |line, good| match std::str::from_utf8(line) {
         Ok(line) if good => text.push_str(line),
         _ => {
             text.extend(std::iter::repeat_n(' ', line.len() - 1));
@@ -495,7 +571,7 @@ mod tests {
 
     /// The batches of the lines, as text, and the refused lines.
     fn decode(format: Format, record_type: &str, blocks: &[&[u8]], rows_max: u64) -> (Vec<String>, Vec<String>) {
-        let mut decoder = RecordDecoder::new(format, record_type, &spec()).expect("fits");
+        let mut decoder = RecordDecoder::new(format, record_type, &spec(), 4 << 20).expect("fits");
         decoder.begin(true);
         let mut offset = 0;
         let mut batches = Vec::new();
@@ -528,7 +604,7 @@ mod tests {
     #[track_caller]
     fn check_lines(format: Format, record_type: &str, blocks: &[&[u8]]) {
         for rows_max in [1, 2, 3, u64::MAX] {
-            let mut decoder = RecordDecoder::new(format, record_type, &spec()).expect("fits");
+            let mut decoder = RecordDecoder::new(format, record_type, &spec(), 4 << 20).expect("fits");
             decoder.begin(true);
             for block in blocks {
                 decoder.push(block.to_vec(), 1, &mut |_| Ok(())).expect("skips");
@@ -590,6 +666,29 @@ mod tests {
     }
 
     #[test]
+    fn rows_longer_than_the_limit_are_refused_with_their_place() {
+        let mut refused = Vec::new();
+        let mut check = |format, record_type: &str, lines: &str, numbers: &[u64]| {
+            let mut decoder = RecordDecoder::new(format, record_type, &spec(), 8).expect("fits");
+            decoder.begin(true);
+            let mut refuse = |row: Refused<'_>| {
+                refused.push((row.offset, row.lines_before, row.message.to_owned()));
+                Ok(())
+            };
+            decoder.push(lines.as_bytes().to_vec(), 0, &mut refuse).expect("skips");
+            let batch = decoder.decode(u64::MAX, 1 << 20, &mut refuse).expect("skips");
+            let lines: Vec<u64> = (0..batch.count).map(|row| decoder.lines_before_row(row) + 1).collect();
+            assert_eq!(lines, numbers, "{record_type}");
+        };
+        check(Format::Lines, "string", "12345678\r\n123456789\nx\n", &[1, 3]);
+        check(Format::Lines, "bytes", "x\n123456789\n12345678\n123456789\ny\n", &[1, 3, 5]);
+        check(Format::Json, "string", "\"12345678\"\n\"123456789\"\n\"\"\n", &[1, 3]);
+        let long = |what: &str| format!("the {what} is longer than 8 bytes (sandbox.row.bytes-max)");
+        let expected = [(10, 1, "line"), (2, 1, "line"), (21, 3, "line"), (11, 1, "row")];
+        assert_eq!(refused, expected.map(|(offset, before, what)| (offset, before, long(what))));
+    }
+
+    #[test]
     fn bytes_need_not_be_text() {
         let (batches, refused) = decode(Format::Lines, "bytes", &[b"\xff\r\n\n"], u64::MAX);
         assert_eq!(batches, ["2:[255][]"]);
@@ -624,7 +723,7 @@ mod tests {
             ),
             (Format::Json, "T{", "not a type descriptor: expected a name at byte 2"),
         ] {
-            let error = RecordDecoder::new(format, record_type, &spec()).expect_err("refused").to_string();
+            let error = RecordDecoder::new(format, record_type, &spec(), 4 << 20).expect_err("refused").to_string();
             assert_eq!(error, format!("file source: option \"format\": {expected}"));
         }
     }

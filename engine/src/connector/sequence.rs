@@ -103,6 +103,8 @@ pub(super) struct SequenceReader {
     limiter: RateLimiter,
     /// What is left of the range.
     range: Option<Range>,
+    /// The numbers of the last batch.
+    batch: Option<Range>,
 }
 
 impl SequenceReader {
@@ -113,7 +115,7 @@ impl SequenceReader {
     ) -> Result<Self, ConnectorError> {
         check_record_type(spec, &context.record_type)?;
         let limiter = RateLimiter::new(options.rate, context.parallelism, context.clock.clone());
-        Ok(Self { limiter, range: None })
+        Ok(Self { limiter, range: None, batch: None })
     }
 }
 
@@ -140,15 +142,24 @@ impl SourceReader for SequenceReader {
             row::append_with(&mut data, 0, NO_TIMESTAMP, |data| data.extend_from_slice(&number.to_le_bytes()));
         }
         self.range = (last < range.to).then(|| Range { from: last + 1, to: range.to });
+        self.batch = Some(Range { from: range.from, to: last });
         self.limiter.take(count);
         let data = mem::take(&mut data).into();
         Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Rows, count, data }))
     }
 
     fn position(&self) -> String {
-        match self.range {
-            Some(range) => format!("sequence at {}", range.from),
-            None => "sequence between two ranges".to_owned(),
+        match (self.range, self.batch) {
+            (Some(range), _) => format!("sequence at {}", range.from),
+            (None, Some(batch)) => format!("sequence behind {}", batch.to),
+            (None, None) => "sequence before its first number".to_owned(),
+        }
+    }
+
+    fn row_position(&mut self, row: u32) -> String {
+        match self.batch {
+            Some(batch) => format!("sequence at {}", batch.from.saturating_add(row.into())),
+            None => self.position(),
         }
     }
 }

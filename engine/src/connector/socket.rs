@@ -12,7 +12,8 @@ use std::{
 };
 
 use super::{
-    Committable, ConnectorError, Permissions, Role, SinkWriter, WriterContext, options::Options, text_rows::TextRows,
+    Committable, ConnectorError, Permissions, RejectWrite, Role, SinkWriter, WriterContext, options::Options,
+    text_rows::TextRows,
 };
 use crate::{base::stream_element::RecordBatch, graph::stream_graph::ConnectorSpec};
 
@@ -101,6 +102,7 @@ pub(super) struct SocketWriter {
     address: String,
     stream: TcpStream,
     rows: TextRows,
+    reject: Box<RejectWrite<'static>>,
     buffer: Vec<u8>,
 }
 
@@ -108,14 +110,14 @@ impl SocketWriter {
     pub(super) fn new(
         options: &SocketSinkOptions,
         spec: &ConnectorSpec,
-        context: &WriterContext,
+        context: WriterContext,
     ) -> Result<Self, ConnectorError> {
         options.check(&context.permissions)?;
         let rows = TextRows::new(&context.record_type, spec)?;
         let address = options.address.clone();
         let stream = connect(&address).map_err(net_error("connect to", &address))?;
         stream.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(net_error("connect to", &address))?;
-        Ok(Self { address, stream, rows, buffer: Vec::with_capacity(BUFFER_BYTES) })
+        Ok(Self { address, stream, rows, reject: context.reject, buffer: Vec::with_capacity(BUFFER_BYTES) })
     }
 
     fn send(&mut self) -> Result<(), ConnectorError> {
@@ -127,7 +129,7 @@ impl SocketWriter {
 
 impl SinkWriter for SocketWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        self.rows.append(batch, &mut self.buffer)?;
+        self.rows.append_lines(batch, &mut self.buffer, &mut *self.reject)?;
         if self.buffer.len() < BUFFER_BYTES {
             return Ok(());
         }

@@ -18,11 +18,11 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use engine_rows::json::LINE_BYTES_MAX;
 
 use super::{
     ConnectorError, Permissions, ReaderContext, ReaderOutput, RejectedRow, Role, SourceReader, SourceSplit, Verdict,
     line_blocks::{Block, LineBlocks},
+    line_position,
     options::Options,
     rate_limiter::RateLimiter,
     record_decoder::{FORMAT_OPTIONS, Format, RecordDecoder, Refused},
@@ -128,6 +128,7 @@ impl Drop for OpenStream {
 impl OpenStream {
     fn start(
         name: &str,
+        line_bytes_max: usize,
         open: impl FnOnce(Arc<AtomicBool>) -> io::Result<Box<dyn Read>> + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, received) = bounded(QUEUE_BLOCKS);
@@ -138,7 +139,7 @@ impl OpenStream {
             // If nobody waits any more, nobody wants to know.
             Err(source) => drop(sender.send(Err(Failure { action: "connect to", source }))),
         })?;
-        Ok(Self { received, stopped, blocks: LineBlocks::new(0, None) })
+        Ok(Self { received, stopped, blocks: LineBlocks::new(0, None, line_bytes_max) })
     }
 
     /// The next lines that have come, waiting a moment for them.
@@ -179,7 +180,7 @@ impl StreamReader {
         context: ReaderContext,
     ) -> Result<Self, ConnectorError> {
         options.check(&context.permissions)?;
-        let decoder = RecordDecoder::new(options.format, &context.record_type, spec)?;
+        let decoder = RecordDecoder::new(options.format, &context.record_type, spec, context.row_bytes_max)?;
         // One subtask reads all.
         let limiter = RateLimiter::new(options.rate, 1, context.clock.clone());
         Ok(Self { origin: options.origin.clone(), context, decoder, limiter, open: None })
@@ -205,9 +206,12 @@ fn refuse(
 impl SourceReader for StreamReader {
     fn add_split(&mut self, _split: SourceSplit) -> Result<(), ConnectorError> {
         self.decoder.begin(true);
+        let line_bytes_max = self.decoder.line_bytes_max();
         let opened = match self.origin.clone() {
-            Origin::StandardInput => OpenStream::start("stdin-reader", |_| Ok(Box::new(io::stdin()) as Box<dyn Read>)),
-            Origin::Socket(address) => OpenStream::start("socket-reader", move |stopped| {
+            Origin::StandardInput => {
+                OpenStream::start("stdin-reader", line_bytes_max, |_| Ok(Box::new(io::stdin()) as Box<dyn Read>))
+            }
+            Origin::Socket(address) => OpenStream::start("socket-reader", line_bytes_max, move |stopped| {
                 SocketBytes::connect(&address, stopped).map(|bytes| Box::new(bytes) as Box<dyn Read>)
             }),
         };
@@ -231,7 +235,7 @@ impl SourceReader for StreamReader {
                     self.decoder.push(lines, offset, &mut |refused| refuse(reject, origin, &refused))?;
                 }
                 Block::LongLine { offset, head } => {
-                    let message = format!("the line is longer than {LINE_BYTES_MAX} bytes");
+                    let message = self.decoder.long_line_message();
                     let lines_before = self.decoder.lines();
                     let is_header = self.decoder.has_header() && offset == 0;
                     let line = Refused { offset, lines_before, message: &message, payload: &head, is_header };
@@ -255,7 +259,7 @@ impl SourceReader for StreamReader {
     }
 
     fn position(&self) -> String {
-        format!("{} line {}", self.origin.name(), self.decoder.lines())
+        line_position(self.origin.name(), self.decoder.lines())
     }
 
     fn row_position(&mut self, row: u32) -> String {
@@ -297,7 +301,8 @@ mod tests {
     #[test]
     fn lines_come_before_the_failure_that_follows_them() {
         let parts = Broken(vec![b"a\nb", b"c\n"]);
-        let mut open = OpenStream::start("test-reader", |_| Ok(Box::new(parts) as Box<dyn Read>)).expect("starts");
+        let mut open =
+            OpenStream::start("test-reader", 1 << 20, |_| Ok(Box::new(parts) as Box<dyn Read>)).expect("starts");
         assert_eq!(next(&mut open), Ok(Block::Lines { offset: 0, lines: b"a\n".to_vec() }));
         assert_eq!(next(&mut open), Ok(Block::Lines { offset: 2, lines: b"bc\n".to_vec() }));
         assert_eq!(next(&mut open), Err("could not read from standard input: unplugged".to_owned()));
@@ -307,8 +312,9 @@ mod tests {
     fn much_input_waits_for_the_task() {
         let content: Vec<u8> = (0..200_000_u32).flat_map(|number| format!("{number}\n").into_bytes()).collect();
         let given = content.clone();
-        let mut open = OpenStream::start("test-reader", |_| Ok(Box::new(io::Cursor::new(given)) as Box<dyn Read>))
-            .expect("starts");
+        let mut open =
+            OpenStream::start("test-reader", 1 << 20, |_| Ok(Box::new(io::Cursor::new(given)) as Box<dyn Read>))
+                .expect("starts");
         let mut received = Vec::new();
         loop {
             match next(&mut open).expect("readable") {

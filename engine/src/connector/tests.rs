@@ -37,6 +37,7 @@ pub(super) fn reader_context(
         record_type: record_type.to_owned(),
         permissions: Arc::clone(permissions),
         clock: clock.clone(),
+        row_bytes_max: 4 << 20,
         reject: Box::new(move |row| match &rejected {
             None => Verdict::Fail,
             Some(rejected) => {
@@ -108,6 +109,9 @@ pub(super) fn writer_context(
         record_type: "string".to_owned(),
         permissions: Arc::clone(permissions),
         clock: Clock::new_virtual(Timestamp(0)),
+        reject: Box::new(|row, message, _| {
+            Err(ConnectorError::BadRow { position: format!("row {row}"), message: message.to_owned() })
+        }),
     }
 }
 
@@ -226,6 +230,21 @@ fn sequences_are_dealt_without_gaps() {
     assert!(matches!(enumerator.next_split(0), Ok(SplitAssignment::Split(_))));
     let error = run(&all, 1, "u64", &permissions, None).expect_err("another type");
     assert_eq!(error.to_string(), "sequence source: option \"record type\": it gives i64, but the records are u64");
+}
+
+#[test]
+fn a_number_of_a_sequence_is_named() {
+    let permissions = Arc::default();
+    let sequence = spec("sequence", &[("from", "5"), ("to", "8")]);
+    let mut enumerator = create_enumerator(&sequence, 1, "i64", Arc::clone(&permissions)).expect("valid");
+    let context = reader_context(0, 1, "i64", &permissions, &Clock::new_virtual(Timestamp(0)), None);
+    let mut reader = create_reader(&sequence, context).expect("valid");
+    assert_eq!(reader.position(), "sequence before its first number");
+    let SplitAssignment::Split(split) = enumerator.next_split(0).expect("has splits") else { panic!("no split") };
+    reader.add_split(split).expect("valid");
+    assert!(matches!(reader.poll(1 << 20), Ok(ReaderOutput::Records(batch)) if batch.count == 4));
+    assert_eq!((reader.row_position(0).as_str(), reader.row_position(3).as_str()), ("sequence at 5", "sequence at 8"));
+    assert_eq!(reader.position(), "sequence behind 8");
 }
 
 #[test]

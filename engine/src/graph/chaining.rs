@@ -17,7 +17,7 @@ use std::fmt;
 
 use super::{
     resolved::{ResolvedNode, ResolvedStreamGraph},
-    stream_graph::{ChainingStrategy, Partitioner},
+    stream_graph::{ChainingStrategy, Operator, Partitioner},
 };
 use crate::base::config::options;
 
@@ -281,8 +281,11 @@ fn edge_facts(graph: &ResolvedStreamGraph, edge_index: usize) -> EdgeFacts<'_> {
     let edge = &graph.edges()[edge_index];
     let (source, target) = (&graph.nodes()[edge.source], &graph.nodes()[edge.target]);
     let in_edges = graph.in_edges(edge.target);
+    // Flink's sources make watermarks themselves; here an operator right behind does, which
+    // must know of the source's splits.
+    let is_part_of_source = matches!(source.node.operator, Operator::Source(_)) && target.node.generates_watermarks;
     EdgeFacts {
-        chaining_enabled: graph.configuration().get(&options::OPERATOR_CHAINING),
+        chaining_enabled: is_part_of_source || graph.configuration().get(&options::OPERATOR_CHAINING),
         chain_different_max_parallelism: graph.configuration().get(&options::CHAIN_DIFFERENT_MAX_PARALLELISM),
         source: edge_end(source),
         target: edge_end(target),

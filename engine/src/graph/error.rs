@@ -79,6 +79,12 @@ pub enum GraphError {
     /// There is nothing to run.
     #[error("the program declares no operator: sources alone do nothing, connect them to an operator or a sink")]
     NoOperator,
+    /// Refused rows are to be put aside, but nothing says where.
+    #[error(
+        "execution.row-errors.policy is dead-letter, but nothing says where: set execution.row-errors.dead-letter.dir \
+         to a directory"
+    )]
+    NoDeadLetterDirectory,
     /// A limit on a number was passed.
     #[error("{count} {what}: at most {max} are allowed")]
     TooMany { what: String, count: u64, max: u64 },

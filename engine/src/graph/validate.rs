@@ -109,6 +109,10 @@ fn check_job(stream_graph: &StreamGraph, effective: &Configuration, errors: &mut
     if stream_graph.nodes.iter().all(|node| node.operator.is_source()) {
         errors.push(GraphError::NoOperator);
     }
+    let puts_aside = effective.get(&options::ROW_ERROR_POLICY) == "dead-letter";
+    if puts_aside && effective.get(&options::ROW_ERROR_DEAD_LETTER_DIR).is_none() {
+        errors.push(GraphError::NoDeadLetterDirectory);
+    }
     if let Some(name) = &stream_graph.job_name {
         check_name(|| "the job".to_owned(), "name", name, errors);
     }

@@ -862,6 +862,7 @@ pub(crate) fn details_of_graph(
         configuration: graph.configuration.clone(),
         restart_strategy: "none: the JobMaster has not started".to_owned(),
         restarts: 0,
+        slot_shortage: None,
         failures: root_failure.iter().cloned().collect(),
         root_failure,
     }

@@ -29,7 +29,7 @@ use crate::{
     task_manager::{
         TaskStarter,
         network::ResultPartitionManager,
-        operator::{NativeConnectors, SharedPlugin},
+        operator::{NativeConnectors, PrintedRows, SharedPlugin},
         task::{self, PluginProvider, TaskServices},
     },
     wasm::PluginRuntime,
@@ -66,7 +66,7 @@ pub fn job_master_factory(configuration: Configuration, clock: Clock) -> JobMast
 /// Starts tasks that run plugins in `runtime` and reach the native connectors. The
 /// tasks of one job meet in one [`ResultPartitionManager`], which all TaskExecutors
 /// of the process share.
-pub fn task_starter_factory(runtime: Arc<PluginRuntime>) -> TaskStarterFactory {
+pub fn task_starter_factory(runtime: Arc<PluginRuntime>, printed_rows: PrintedRows) -> TaskStarterFactory {
     let jobs = Arc::new(SharedJobs::default());
     Arc::new(move |context| {
         let TaskExecutorContext { id, blobs, events, clock } = context;
@@ -83,7 +83,7 @@ pub fn task_starter_factory(runtime: Arc<PluginRuntime>) -> TaskStarterFactory {
                 let services = TaskServices {
                     partitions: Arc::clone(&jobs.partitions),
                     plugins: Arc::new(plugins),
-                    connectors: Arc::new(NativeConnectors),
+                    connectors: Arc::new(NativeConnectors { printed_rows }),
                     artifacts: Arc::new(move |artifact| Ok(artifacts.path(artifact.digest))),
                     guest_stack_bytes: runtime.stack_bytes_max(),
                     clock: clock.clone(),

@@ -595,6 +595,8 @@ fn memory_bytes() -> Option<u64> {
 }
 
 #[cfg(test)]
+mod alignment_simulation;
+#[cfg(test)]
 mod scripted_job_master;
 #[cfg(test)]
 mod simulation;

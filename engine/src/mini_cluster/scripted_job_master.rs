@@ -155,6 +155,7 @@ impl ScriptedJobMaster {
                 let answer = SplitAnswer { attempt: request.attempt, node: request.node, assignment };
                 self.reply(from, TaskExecutorMessage::SplitAssigned(answer));
             }
+            JobMasterMessage::ReportWatermark(_) => {}
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => {
                 let id = heartbeat.task_executor;
                 let reported: BTreeSet<_> = heartbeat.tasks.iter().map(|(attempt, _)| *attempt).collect();

@@ -41,8 +41,8 @@ use crate::{
     protocol::{
         dispatcher::{DispatcherMessage, DispatcherRequest, DispatcherResponse},
         job_master::{
-            FailureCause, JobMasterMessage, Recoverability, SplitAnswer, TaskExecutionStateUpdate, TaskMetrics,
-            TaskState,
+            FailureCause, JobMasterMessage, MaxAllowedWatermark, Recoverability, SplitAnswer, TaskExecutionStateUpdate,
+            TaskMetrics, TaskState,
         },
         rpc::{Address, Endpoint, Envelope, Fence, Message},
         task_executor::{JobInformation, TaskDeployment, TaskExecutorMessage},
@@ -98,6 +98,8 @@ impl RunningTask for TaskHandle {
     }
 
     fn split_assigned(&self, _answer: SplitAnswer) {}
+
+    fn align_watermark(&self, _max_allowed: MaxAllowedWatermark) {}
 
     fn metrics(&self) -> TaskMetrics {
         TaskMetrics::default()

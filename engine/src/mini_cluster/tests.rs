@@ -16,7 +16,7 @@ use crate::{
     protocol::{
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
         job_details::JobDetails,
-        job_master::{SplitAnswer, TaskExecutionStateUpdate, TaskMetrics, TaskState},
+        job_master::{MaxAllowedWatermark, SplitAnswer, TaskExecutionStateUpdate, TaskMetrics, TaskState},
         task_executor::{JobInformation, TaskDeployment},
     },
     task_manager::{RunningTask, TaskEvent},
@@ -43,6 +43,8 @@ impl RunningTask for Task {
     }
 
     fn split_assigned(&self, _answer: SplitAnswer) {}
+
+    fn align_watermark(&self, _max_allowed: MaxAllowedWatermark) {}
 
     fn metrics(&self) -> TaskMetrics {
         TaskMetrics::default()

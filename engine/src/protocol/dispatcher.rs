@@ -19,7 +19,7 @@ use crate::{
 pub enum DispatcherMessage {
     /// A client asks; the answer goes to the sender with the same number.
     Request(u64, DispatcherRequest),
-    /// A JobMaster entered a state.
+    /// A JobMaster entered a state, or its subtasks did.
     JobStatusChanged(JobStatusChanged),
     /// A JobMaster ended; the details are the last ones.
     JobTerminated(JobTerminated),
@@ -47,7 +47,7 @@ pub struct JobMasterFailed {
     pub cause: FailureCause,
 }
 
-/// A job's state changed.
+/// The state of a job or of its subtasks changed.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct JobStatusChanged {
     /// The JobMaster's leadership.

@@ -1,7 +1,7 @@
 //! What can be known of a job, running or ended: the JobMaster makes it, REST and
 //! the command line show it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -53,10 +53,40 @@ pub struct JobDetails {
     pub restart_strategy: String,
     /// Restarts so far.
     pub restarts: u64,
+    /// Slots that the job waits for.
+    pub slot_shortage: Option<SlotShortage>,
     /// Why the job failed or was last restarted.
     pub root_failure: Option<FailureEntry>,
     /// Failures, the newest first.
     pub failures: Vec<FailureEntry>,
+}
+
+/// A job waits for slots.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SlotShortage {
+    /// Slots that it needs.
+    pub needed: u32,
+    /// Those that it has or could have; none: the ResourceManager has not said so yet.
+    pub available: Option<u32>,
+}
+
+/// "waiting for 4 slots, 1 is available", and what helps.
+impl fmt::Display for SlotShortage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slots = if self.needed == 1 { "slot" } else { "slots" };
+        write!(formatter, "waiting for {} {slots}", self.needed)?;
+        match self.available {
+            Some(1) => write!(formatter, ", 1 is available: {}", Self::HINT),
+            Some(available) => write!(formatter, ", {available} are available: {}", Self::HINT),
+            None => Ok(()),
+        }
+    }
+}
+
+impl SlotShortage {
+    /// What the user can do.
+    pub const HINT: &str = "raise taskmanager.numberOfTaskSlots, start more TaskExecutors, wait until other jobs end, \
+        or submit with a lower parallelism";
 }
 
 /// One failure of a job.

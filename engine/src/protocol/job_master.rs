@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    base::ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
+    base::{
+        clock::Timestamp,
+        ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
+    },
     connector::{Committable, SplitAssignment},
 };
 
@@ -79,6 +82,7 @@ pub struct TaskMetrics {
 
 /// A subtask whose watermark is behind those of others.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct HoldingSubtask {
     /// Name of its vertex.
     pub vertex: String,
@@ -159,6 +163,30 @@ pub struct SplitAnswer {
     pub assignment: SplitAssignment,
 }
 
+/// A source that waits for others reports how far it is in event time; answered by
+/// [`super::task_executor::TaskExecutorMessage::AlignWatermark`].
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct WatermarkReport {
+    /// The attempt of the task.
+    pub attempt: ExecutionAttemptId,
+    /// Node id of the source.
+    pub node: u32,
+    /// Its watermark; [`Timestamp::MIN`] before the first, [`Timestamp::MAX`] if it is idle or
+    /// at its end.
+    pub watermark: Timestamp,
+}
+
+/// Answer to [`WatermarkReport`].
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct MaxAllowedWatermark {
+    /// The attempt of the task.
+    pub attempt: ExecutionAttemptId,
+    /// Node id of the source.
+    pub node: u32,
+    /// The source pauses while its watermark is above.
+    pub watermark: Timestamp,
+}
+
 /// A slot that a TaskExecutor offers.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SlotOffer {
@@ -200,6 +228,8 @@ pub enum JobMasterMessage {
     TaskRefused(ExecutionAttemptId, String),
     /// A reader asks for a split.
     RequestSplit(SplitRequest),
+    /// A source that waits for others says how far it is.
+    ReportWatermark(WatermarkReport),
     /// A TaskExecutor lives.
     TaskExecutorHeartbeat(TaskExecutorHeartbeat),
     /// A TaskExecutor goes, or lost its slots.

@@ -11,7 +11,7 @@ use crate::{
         },
     },
     graph::job_graph::{Artifact, Grants, JobVertex, ProgramSpec},
-    protocol::job_master::SplitAnswer,
+    protocol::job_master::{MaxAllowedWatermark, SplitAnswer},
 };
 
 /// What all tasks of a job share; sent once per TaskExecutor.
@@ -104,6 +104,8 @@ pub enum TaskExecutorMessage {
     AttemptUnknown(ExecutionAttemptId),
     /// Answer to `JobMasterMessage::RequestSplit`.
     SplitAssigned(SplitAnswer),
+    /// Answer to `JobMasterMessage::ReportWatermark`.
+    AlignWatermark(MaxAllowedWatermark),
     /// A JobMaster lives; answered by `JobMasterMessage::TaskExecutorHeartbeat`.
     JobMasterHeartbeat(JobId),
     /// A JobMaster ended or lost its leadership.

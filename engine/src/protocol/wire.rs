@@ -17,7 +17,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::rpc::Envelope;
 
 /// Version of the messages; changed with every change of their types.
-pub const MESSAGE_VERSION: u16 = 1;
+pub const MESSAGE_VERSION: u16 = 2;
 /// Longest message in bytes, its header left out: a job graph of thousands of
 /// vertices takes a tenth of it.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_message_comes_back_as_it_was() {
         let bytes = encode(&slot_request()).unwrap();
-        assert_eq!(&bytes[..8], b"WSEM\x01\0\0\0");
+        assert_eq!(&bytes[..8], b"WSEM\x02\0\0\0");
         assert_eq!(decode(&bytes), Ok(slot_request()));
     }
 
@@ -181,7 +181,7 @@ mod tests {
             decode(&bytes)
         };
         assert_eq!(changed(0, b'X'), Err(WireError::Magic(*b"XSEM")));
-        assert_eq!(changed(4, 9), Err(WireError::Version { found: 9, expected: 1 }));
+        assert_eq!(changed(4, 9), Err(WireError::Version { found: 9, expected: 2 }));
         assert_eq!(changed(11, 0xff).map_err(|error| std::mem::discriminant(&error)), {
             Err(std::mem::discriminant(&WireError::TooLong(0, 0)))
         });

@@ -7,8 +7,12 @@ use std::{
 
 use crate::{
     base::config::{ConfigOption, Configuration, options},
-    connector::{self, Role, canonical_destination},
-    graph::{job_graph::JobGraph, job_graph_validation::validate_job_graph, stream_graph::Operator},
+    connector::{self, Permissions, Role, canonical_destination},
+    graph::{
+        job_graph::{Grants, JobGraph},
+        job_graph_validation::validate_job_graph,
+        stream_graph::Operator,
+    },
 };
 
 /// A server's standard input is not that of whoever submits to it.
@@ -49,6 +53,30 @@ pub(crate) fn problems(job_graph: &JobGraph) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Looks whether what the job's sources read is there, and whether its sinks can use their destinations.
+///
+/// # Errors
+/// Returns the first thing that is not as it has to be.
+pub(crate) fn check_access(job_graph: &JobGraph) -> Result<(), String> {
+    let Grants { read, write, net } = job_graph.grants.clone();
+    let permissions = Permissions { read, write, net };
+    let problem = |node: &str, error| format!("operator \"{node}\": {:#}", anyhow::Error::from(error));
+    let sinks = job_graph.vertices.iter().flat_map(|vertex| &vertex.operators).filter_map(|operator| {
+        let Operator::Sink(connector) = &operator.node.operator else { return None };
+        Some((operator.node.name.as_str(), connector))
+    });
+    connector::check_destinations_apart(sinks).map_err(|(node, error)| problem(node, error))?;
+    for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {
+        let checked = match &operator.node.operator {
+            Operator::Source(connector) => connector::check_access(connector, Role::Source, &permissions),
+            Operator::Sink(connector) => connector::check_access(connector, Role::Sink, &permissions),
+            Operator::Guest(_) | Operator::GuestSource(_) => Ok(()),
+        };
+        checked.map_err(|error| problem(&operator.node.name, error))?;
+    }
+    Ok(())
 }
 
 /// The grants of the job that the owner of the server has not configured.

@@ -112,6 +112,8 @@ pub(crate) async fn submit(
     let mut submission = assemble(&parts)?;
     apply_owner_settings(&state, &mut submission.job_graph);
     check(&state, &submission.job_graph)?;
+    let job_graph = submission.job_graph.clone();
+    state.blocking(move || job_check::check_access(&job_graph)).await?;
     for (name, content) in submission.plugins.clone() {
         let programs = Arc::clone(&state.services.programs);
         state.blocking(move || programs.admit(&content, &name)).await?;

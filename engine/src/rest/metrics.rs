@@ -63,13 +63,19 @@ fn of_subtasks(vertex: &VertexDetails) -> Vec<Metrics> {
 #[expect(clippy::cast_precision_loss, reason = "restarts and milliseconds stay far below 2^52")]
 pub(crate) fn of_job(job: &JobDetails, now: i64) -> Metrics {
     let (start, end) = jobs::start_and_end(job);
+    let shortage = job.slot_shortage.into_iter().flat_map(|shortage| {
+        let available = shortage.available.map(|available| ("numSlotsAvailable", f64::from(available)));
+        std::iter::once(("numSlotsAwaited", f64::from(shortage.needed))).chain(available)
+    });
     [
         ("numRestarts", job.restarts as f64),
         ("fullRestarts", job.restarts as f64),
         ("uptime", jobs::duration(start, end, now) as f64),
     ]
+    .into_iter()
+    .chain(shortage)
     .map(|(name, value)| (name.to_owned(), value))
-    .into()
+    .collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bytes of a machine's memory stay below 2^52")]

@@ -82,6 +82,7 @@ routes! {
     GET "/jobs/{jobid}/exceptions" 200 Small ["maxExceptions", "failureLabelFilter"] jobs::exceptions, "Failures of a job, the newest first.";
     GET "/jobs/{jobid}/execution-result" 200 Small [] jobs::execution_result, "How a job ended.";
     GET "/jobs/{jobid}/accumulators" 200 Small ["includeSerializedValue"] jobs::accumulators, "Accumulators of a job; there are none.";
+    GET "/jobs/{jobid}/operators" 200 Small [] jobs::operators, "Watermarks, keyed state and timers of the operators of a job.";
     GET "/jobs/{jobid}/status" 200 Small [] jobs::status, "State of a job.";
     GET "/jobs/{jobid}/metrics" 200 Small ["get"] metrics::job, "Metrics of a job.";
     GET "/jobs/{jobid}/checkpoints" 200 Small [] jobs::no_checkpoints, "Checkpoints of a job; 404, since this version makes none.";

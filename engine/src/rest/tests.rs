@@ -39,9 +39,10 @@ use crate::{
     protocol::{
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
         job_details::{
-            AttemptDetails, FailureEntry, JobDetails, JobOverview, SubtaskDetails, TaskExecutorDetails, VertexDetails,
+            AttemptDetails, FailureEntry, JobDetails, JobOverview, SlotShortage, SubtaskDetails, TaskExecutorDetails,
+            VertexDetails,
         },
-        job_master::{FailureCause, OperatorMetric, Recoverability, TaskMetrics},
+        job_master::{FailureCause, HoldingSubtask, OperatorMetric, Recoverability, TaskMetrics},
         rpc::{ClientCall, DispatcherGateway},
     },
 };
@@ -106,7 +107,24 @@ fn attempt(subtask_index: u32, attempt_number: u32, state: ExecutionState) -> At
             back_pressured_ms: 25,
             cpu_ns: 40_000_000,
             input_watermark: Some(i64::MIN),
-            operators: vec![OperatorMetric { node: 2, name: "words".to_owned(), value: 7.0 }],
+            held_back_by: Some(HoldingSubtask {
+                vertex: "Source".to_owned(),
+                subtask_index,
+                watermark: Some(4000 - i64::from(subtask_index)),
+            }),
+            operators: [
+                ("words", 7.0),
+                ("currentInputWatermark", 5000.0 * f64::from(subtask_index + 1)),
+                ("stateBytes", 100.0),
+                ("numStateEntries", 10.0),
+                ("numEventTimeTimers", 2.0),
+                ("numProcessingTimeTimers", 1.0),
+                ("stateCacheHits", 9.0),
+                ("stateCacheMisses", 1.0),
+                ("numLateRecordsDropped", 3.0),
+            ]
+            .map(|(name, value)| OperatorMetric { node: 2, name: name.to_owned(), value })
+            .into(),
             ..TaskMetrics::default()
         },
         failure: None,
@@ -143,6 +161,7 @@ pub(crate) fn job(id: JobId, status: JobStatus) -> JobDetails {
         configuration: Configuration::default(),
         restart_strategy: "none".to_owned(),
         restarts: 2,
+        slot_shortage: (status == JobStatus::Running).then_some(SlotShortage { needed: 4, available: Some(1) }),
         root_failure: failed.then(|| failure.clone()),
         failures: if failed { vec![failure.clone(), failure] } else { Vec::new() },
     }
@@ -955,6 +974,26 @@ fn a_head_that_does_not_end_is_given_up_and_frees_its_place() {
     let mut rest = Vec::new();
     slow.read_to_end(&mut rest).expect("closed by the server");
     assert!(!String::from_utf8_lossy(&rest).contains(" 200 "), "{rest:?}");
+}
+
+#[test]
+fn time_and_state_of_operators_are_told() {
+    let fixture = Fixture::start(&[]);
+    let (_, answer) = fixture.get(&format!("/jobs/{RUNNING}/operators"));
+    let vertex = &answer["vertices"][0];
+    assert_eq!(vertex["held-back-by"], json!({"vertex": "Source", "subtask-index": 1, "watermark": 3999}));
+    let operator =
+        vertex["operators"].as_array().expect("a list").iter().find(|operator| operator["name"] == "Flat Map");
+    let expected = json!({
+        "name": "Flat Map",
+        "watermark-in": 5000,
+        "watermark-out": null,
+        "late-records": 6,
+        "state": {"bytes": 200, "entries": 20, "timers": 6, "cache-hits": 18, "cache-misses": 2},
+    });
+    assert_eq!(operator, Some(&expected));
+    let (_, _, text) = fixture.send("GET", "/metrics", "text/plain", b"");
+    assert!(text.contains("flink_taskmanager_job_task_operator_stateBytes{"), "{text}");
 }
 
 #[test]

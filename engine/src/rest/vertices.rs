@@ -137,7 +137,14 @@ pub(crate) fn in_job(vertex: &VertexDetails, now: i64) -> Value {
         "duration": duration(start, end, now),
         "tasks": count_states(current(vertex)),
         "metrics": io_metrics(current(vertex)),
-        // Not Flink's.
+    })
+}
+
+/// Time and state of a vertex's operators.
+pub(crate) fn operators(vertex: &VertexDetails) -> Value {
+    json!({
+        "id": vertex.id,
+        "name": vertex.name,
         "held-back-by": held_back_by(vertex),
         "operators": OperatorSnapshot::of_vertex(vertex),
     })

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, Scope, StateDescriptor, StateShape,
+    KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, Scope, StateDescriptor, StateShape, VisitEntry,
     entries::{self, elements},
     has_ended,
     map_table::MapTable,
@@ -276,7 +276,7 @@ pub struct MemorySnapshot {
 }
 
 impl KeyGroupSnapshot for MemorySnapshot {
-    fn visit(&self, state: usize, visit: &mut dyn FnMut(&[u8], &[u8], Option<&[u8]>, &[u8])) {
+    fn visit(&self, state: usize, visit: &mut VisitEntry<'_>) {
         match &self.tables[state] {
             Table::Values(table) => {
                 table.iter().for_each(|(key, namespace, value)| visit(key, namespace, None, value));

@@ -129,10 +129,13 @@ pub struct KeyGroupSize {
     pub entries: u64,
 }
 
+/// Takes an entry of a snapshot: key, namespace, map key (of a pair) and value.
+pub type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Option<&[u8]>, &[u8]) + 'a;
+
 /// The state of a key group at one moment.
 pub trait KeyGroupSnapshot: Send {
-    /// Shows all entries of a state, in no order: key, namespace, map key (of a pair) and value.
-    fn visit(&self, state: usize, visit: &mut dyn FnMut(&[u8], &[u8], Option<&[u8]>, &[u8]));
+    /// Shows all entries of a state, in no order.
+    fn visit(&self, state: usize, visit: &mut VisitEntry<'_>);
 }
 
 /// True if a value of a state with time-to-live ended by `now`.

@@ -182,7 +182,7 @@ fn contents(snapshots: &[Box<dyn KeyGroupSnapshot>], now: i64) -> BTreeMap<(Mode
                 let scope = (state, key.to_vec(), namespace.to_vec());
                 let value = if state % 3 == LIST {
                     let lives = elements(value).filter(|element| model.lives(state, element));
-                    lives.fold(Vec::new(), |list, element| with(list, element))
+                    lives.fold(Vec::new(), with)
                 } else {
                     value.to_vec()
                 };

@@ -100,13 +100,13 @@ impl TimerQueue {
             } else {
                 let mut many = Many::default();
                 for other in timers(bytes) {
-                    many.register(other, &hash);
+                    many.register(other, hash);
                 }
-                many.register(&timer, &hash);
+                many.register(&timer, hash);
                 *bucket = Bucket::Many(Box::new(many));
             }
         } else if let Bucket::Many(many) = bucket
-            && !many.register(&timer, &hash)
+            && !many.register(&timer, hash)
         {
             return false;
         }

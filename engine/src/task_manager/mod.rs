@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     base::ids::{ExecutionAttemptId, JobId},
     protocol::{
-        job_master::{FailureCause, SplitAnswer, SplitRequest, TaskExecutionStateUpdate, TaskMetrics},
+        job_master::{
+            FailureCause, MaxAllowedWatermark, SplitAnswer, SplitRequest, TaskExecutionStateUpdate, TaskMetrics,
+            WatermarkReport,
+        },
         task_executor::{JobInformation, TaskDeployment},
     },
 };
@@ -27,6 +30,8 @@ pub enum TaskEvent {
     StateChanged(TaskExecutionStateUpdate),
     /// A reader asks for a split.
     RequestSplit(SplitRequest),
+    /// A source that waits for others says how far it is.
+    ReportWatermark(WatermarkReport),
 }
 
 /// How a task reaches its TaskExecutor from its own thread: never waits.
@@ -40,6 +45,9 @@ pub trait RunningTask: Send {
 
     /// Hands over the answer to a request for a split.
     fn split_assigned(&self, answer: SplitAnswer);
+
+    /// Hands over how far a source's watermark may rise before it pauses.
+    fn align_watermark(&self, max_allowed: MaxAllowedWatermark);
 
     /// Counters as they are now.
     fn metrics(&self) -> TaskMetrics;

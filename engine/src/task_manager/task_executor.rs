@@ -106,12 +106,13 @@ enum EventKind {
     Running,
     Ended,
     RequestSplit(u32),
+    ReportWatermark(u32),
 }
 
 /// Events on their way from the threads of tasks to the loop of their TaskExecutor.
 ///
-/// Bounded by what there can be: per attempt one event for each state and one request
-/// for each source. So a thread never waits and nothing is ever refused. The loop is
+/// Bounded by what there can be: per attempt one event for each state, and one request
+/// and one report for each source. So a thread never waits and nothing is ever refused. The loop is
 /// woken when the first event comes; if its queue has no room for that, it has messages
 /// to read, and looks here with each of them.
 pub struct TaskEventQueue {
@@ -144,6 +145,8 @@ impl TaskEventQueue {
         let key = match &event {
             TaskEvent::StateChanged(update) => (update.attempt, kind_of(update.state)),
             TaskEvent::RequestSplit(request) => (request.attempt, EventKind::RequestSplit(request.node)),
+            // One that was not read yet is replaced.
+            TaskEvent::ReportWatermark(report) => (report.attempt, EventKind::ReportWatermark(report.node)),
         };
         let is_first = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -308,7 +311,8 @@ impl TaskExecutor {
             TaskExecutorMessage::FreeSlot(..)
             | TaskExecutorMessage::CancelTask(_)
             | TaskExecutorMessage::AttemptUnknown(_)
-            | TaskExecutorMessage::SplitAssigned(_) => !leads_any(),
+            | TaskExecutorMessage::SplitAssigned(_)
+            | TaskExecutorMessage::AlignWatermark(_) => !leads_any(),
         }
     }
 
@@ -333,6 +337,11 @@ impl TaskExecutor {
             TaskExecutorMessage::CancelTask(attempt) => self.cancel_task(from, fence, attempt, now),
             TaskExecutorMessage::AttemptUnknown(attempt) => self.disown(attempt, now),
             TaskExecutorMessage::SplitAssigned(answer) => self.split_assigned(answer),
+            TaskExecutorMessage::AlignWatermark(max_allowed) => {
+                if let Some(TaskPhase::Running(task)) = self.tasks.get(&max_allowed.attempt).map(|entry| &entry.phase) {
+                    task.align_watermark(max_allowed);
+                }
+            }
             TaskExecutorMessage::JobMasterHeartbeat(job) => self.job_master_heartbeat(from, fence, job),
             TaskExecutorMessage::DisconnectJobMaster(job, reason) => self.lose_job_master(job, &reason, now),
             TaskExecutorMessage::ResourceManagerLeader(id) => self.resource_manager_leads(id, now),
@@ -699,6 +708,12 @@ impl TaskExecutor {
                     let Some(entry) = self.tasks.get(&request.attempt) else { continue };
                     if self.is_wanted(entry) {
                         self.send_to_job_master(entry.job, JobMasterMessage::RequestSplit(request));
+                    }
+                }
+                TaskEvent::ReportWatermark(report) => {
+                    let Some(entry) = self.tasks.get(&report.attempt) else { continue };
+                    if self.is_wanted(entry) {
+                        self.send_to_job_master(entry.job, JobMasterMessage::ReportWatermark(report));
                     }
                 }
             }

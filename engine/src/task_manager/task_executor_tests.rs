@@ -5,7 +5,7 @@ use crate::{
     base::ids::{BlobDigest, ExecutionGraphId, ExecutionVertexId, GraphDigest, JobVertexId},
     connector::SplitAssignment,
     graph::job_graph::{Grants, ProgramSpec},
-    protocol::job_master::{Recoverability, SplitRequest},
+    protocol::job_master::{MaxAllowedWatermark, Recoverability, SplitRequest, WatermarkReport},
 };
 
 /// What tasks were told, as text.
@@ -23,6 +23,10 @@ impl RunningTask for Recorder {
 
     fn split_assigned(&self, answer: SplitAnswer) {
         self.told.lock().unwrap().push(format!("split {} {:?}", self.attempt, answer.assignment));
+    }
+
+    fn align_watermark(&self, max_allowed: MaxAllowedWatermark) {
+        self.told.lock().unwrap().push(format!("align {} {}", self.attempt, max_allowed.watermark));
     }
 
     fn metrics(&self) -> TaskMetrics {
@@ -410,6 +414,21 @@ fn events_reach_the_job_master_in_their_order_and_wake_the_loop_once() {
     assert_eq!(executor.told(), ["split 0 NoMoreSplits"]);
     executor.event(TaskEvent::RequestSplit(request));
     assert_eq!(*executor.wakes.lock().unwrap(), 2);
+}
+
+#[test]
+fn watermarks_are_reported_and_answered_and_only_the_last_one_counts() {
+    let mut executor = Executor::with_task();
+    let report = |watermark| WatermarkReport { attempt: attempt(0), node: 3, watermark: Timestamp(watermark) };
+    (executor.sink)(TaskEvent::ReportWatermark(report(1)));
+    (executor.sink)(TaskEvent::ReportWatermark(report(2)));
+    let sent = executor.leader_says(9, TaskExecutorMessage::JobMasterHeartbeat(job(1)));
+    assert_eq!(sent, [to_leader(JobMasterMessage::ReportWatermark(report(2)))]);
+    let answer = MaxAllowedWatermark { attempt: attempt(0), node: 3, watermark: Timestamp(7) };
+    executor.leader_says(9, TaskExecutorMessage::AlignWatermark(answer));
+    assert_eq!(executor.told(), [""; 0], "a message of another leader");
+    executor.leader_says(1, TaskExecutorMessage::AlignWatermark(answer));
+    assert_eq!(executor.told(), ["align 0 7"]);
 }
 
 #[test]

@@ -227,7 +227,10 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
     match (refused, panic) {
         (Some(refused), Some(panic)) => return (GuestFailure::MemoryLimit, format!("{refused}: {panic}")),
         (Some(refused), None) => return (GuestFailure::MemoryLimit, (*refused).to_owned()),
-        (None, Some(panic)) => return (GuestFailure::Panic, (*panic).to_owned()),
+        (None, Some(panic)) => {
+            let hint = hint_of_panic(panic).map_or_else(String::new, |hint| format!("; {hint}"));
+            return (GuestFailure::Panic, format!("{panic}{hint}"));
+        }
         (None, None) => {}
     }
     match trap {
@@ -241,6 +244,16 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
         ),
         None => (GuestFailure::BadBatch, format!("a malformed value crossed the boundary: {}", reason(error))),
     }
+}
+
+/// What to do instead of something that Rust's standard library does not have in a plugin.
+fn hint_of_panic(panic: &str) -> Option<&'static str> {
+    let hints = [
+        ("time not implemented on this platform", "plugins have no clock: use the timestamps of records"),
+        ("can't sleep", "plugins cannot wait: give the source a rate"),
+        ("failed to spawn thread", "plugins have no threads: raise the parallelism of the operator"),
+    ];
+    hints.into_iter().find_map(|(said, hint)| panic.contains(said).then_some(hint))
 }
 
 /// True if the stack that compilers keep in the plugin's memory ran below address 0:

@@ -31,7 +31,7 @@ pub struct Segment<T> {
 
 enum State {
     Running {
-        instance: Instance,
+        instance: Box<Instance>,
         exports: Exports,
     },
     Failed {
@@ -83,7 +83,7 @@ impl<T: EmitTarget> Segment<T> {
         instance.host_mut().set_state(state);
         instance.open(&WitOperatorContext::from(context), &context.nodes)?;
         let exports = instance.exports();
-        Ok(Self { state: State::Running { instance, exports }, target: PhantomData })
+        Ok(Self { state: State::Running { instance: Box::new(instance), exports }, target: PhantomData })
     }
 
     /// Processes the rows of one batch, which came in by input `input`.

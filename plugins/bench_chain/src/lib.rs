@@ -1,4 +1,6 @@
-//! Chains of cheap maps and a keyed sum, for the benches: what does the engine add to each?
+//! Chains of cheap maps, a keyed sum and windows, for the benches: what does the engine add to each?
+
+use std::time::Duration;
 
 use engine_sdk::prelude::*;
 
@@ -8,10 +10,17 @@ use engine_sdk::prelude::*;
 ///   --lines     passes lines of standard input through an exchange to standard output
 ///   --sum KEY   sums by a number or by text ("number", "text"), an update for each row
 ///   --no-sum KEY  emits the same without state
+///   --window KIND  counts by a number in windows: "tumbling" (10 s), "session" (gap of 10 s), or
+///               "sliding" by 1 s, of --size N seconds
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     if args.flag("lines") {
         env.from_source(StdinSource::text_lines()).rebalance().filter(|line| !line.is_empty()).print();
+        return Ok(());
+    }
+    if let Some(kind) = args.get::<String>("window")? {
+        let size = Duration::from_secs(args.get_or("size", 10)?);
+        window(env, &kind, size);
         return Ok(());
     }
     for (name, has_state) in [("sum", true), ("no-sum", false)] {
@@ -37,6 +46,16 @@ fn number(env: &StreamExecutionEnvironment, has_state: bool) {
         false => rows.flat_map(|row, out: &mut Collector<Pair<u64, u64>>| out.collect((&row.key, row.value))),
     }
     .sink_to(DiscardSink);
+}
+
+fn window(env: &StreamExecutionEnvironment, kind: &str, size: Duration) {
+    let rows = env.from_source(FileSource::json_lines::<ByNumber>("numbers")).key_by(|row| row.key);
+    let counts = match kind {
+        "tumbling" => rows.window(TumblingEventTimeWindows::of(size)).count(),
+        "sliding" => rows.window(SlidingEventTimeWindows::of(size, Duration::from_secs(1))).count(),
+        _ => rows.window(EventTimeSessionWindows::with_gap(size)).count(),
+    };
+    counts.sink_to(DiscardSink);
 }
 
 fn text(env: &StreamExecutionEnvironment, has_state: bool) {

@@ -353,6 +353,10 @@ fn misbehave(at: &str, row: u32) -> Status {
             std::hint::black_box(function(1));
         }
         "panic" => panic!("the row is bad:\n\u{1b}[31m{row}"),
+        "instant" => drop(std::hint::black_box(std::time::Instant::now())),
+        "system-time" => drop(std::hint::black_box(std::time::SystemTime::now())),
+        "sleep" => std::thread::sleep(std::time::Duration::from_millis(1)),
+        "thread" => drop(std::thread::spawn(|| ())),
         "panic-large" => panic!("{}", "x".repeat(10 << 20)),
         "index" => {
             let empty: &[u32] = std::hint::black_box(&[]);

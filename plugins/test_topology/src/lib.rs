@@ -4,14 +4,17 @@ use engine_sdk::prelude::*;
 
 /// Sends the numbers from 0 to 9,999 over each kind of edge, to a directory of its own.
 ///
-///   --output DIR   a new or empty directory
+///   --output DIR      a new or empty directory
+///   --one-directory   not to directories of their own, which is refused
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     let output = args.require("output")?;
+    let in_one = args.flag("one-directory");
     let write = |stream: &DataStream<i64>, name: &str| {
         // A chain of its own, so that the records really go over an edge.
         let text = stream.map(|number| number.to_string()).start_new_chain().name(name);
-        text.sink_to(FileSink::text_lines(format!("{output}/{name}")));
+        let directory = if in_one { "all" } else { name };
+        text.sink_to(FileSink::text_lines(format!("{output}/{directory}")));
     };
     let numbers = env.from_sequence(0, 9_999).map(|number| number).name("Numbers");
     write(&numbers.forward(), "forward");

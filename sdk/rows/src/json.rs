@@ -4,7 +4,7 @@
 //! line. It walks over the whole line, so that malformed JSON is noticed wherever
 //! it stands, but looks only at what the type names. It remembers at which place
 //! of an object which key stood the last time, white space included, and looks
-//! there first.
+//! there first; of a variant marked `*` it remembers that for each name.
 //!
 //! | type                  | JSON                                                     |
 //! |-----------------------|----------------------------------------------------------|
@@ -42,6 +42,8 @@ pub const LINE_BYTES_MAX: usize = 16 << 20;
 pub const ROW_BYTES_MAX: usize = 64 << 20;
 /// Places of an object at which the key is remembered.
 const EXPECTED_KEYS_MAX: usize = 256;
+/// Names of variants that are remembered.
+const KNOWN_VARIANTS_MAX: usize = 8;
 /// Keys longer than this, with punctuation, are not remembered.
 const EXPECTED_BYTES_MAX: usize = 32;
 
@@ -137,25 +139,48 @@ impl JsonReader {
         })
     }
 
+    /// Reads the record on the first line of a text, appends its payload, and returns the
+    /// length of the line, so that nobody need search for the line's end before.
+    ///
+    /// Returns `None`, and leaves `out` as it was, if the line has no end, or has to be read
+    /// by [`Self::read`] to know what is wrong with it.
+    #[inline]
+    pub fn read_first_line(&mut self, text: &str, out: &mut Vec<u8>) -> Option<usize> {
+        let start = out.len();
+        let mut cursor = Cursor::of_first_line(text);
+        let read = self.read_record(&mut cursor, out);
+        if read.is_ok() && cursor.peek() == Some(b'\n') && cursor.at <= LINE_BYTES_MAX {
+            return Some(cursor.at);
+        }
+        out.truncate(start);
+        None
+    }
+
     fn read_line(&mut self, line: &str, out: &mut Vec<u8>) -> Parsed<()> {
         let mut cursor = Cursor::new(line);
         if line.len() > LINE_BYTES_MAX {
             return Err(cursor.error(format!("the line is longer than {LINE_BYTES_MAX} bytes")));
         }
+        self.read_record(&mut cursor, out)?;
+        match cursor.peek() {
+            None => Ok(()),
+            Some(_) => Err(cursor.error("text after the end of the value")),
+        }
+    }
+
+    /// Reads a record and the space around it.
+    fn read_record(&mut self, cursor: &mut Cursor<'_>, out: &mut Vec<u8>) -> Parsed<()> {
         self.scratch.row_end_max = out.len().saturating_add(ROW_BYTES_MAX);
         self.scratch.spans.clear();
         cursor.skip_space();
         match &mut self.plan {
             // As a whole record, text has no length.
             Plan::String if cursor.take(b'"') => cursor.read_string(out)?,
-            Plan::Bytes => read_bytes(&mut cursor, out)?,
-            plan => plan.read(&mut cursor, out, &mut self.scratch)?,
+            Plan::Bytes => read_bytes(cursor, out)?,
+            plan => plan.read(cursor, out, &mut self.scratch)?,
         }
         cursor.skip_space();
-        match cursor.peek() {
-            None => Ok(()),
-            Some(_) => Err(cursor.error("text after the end of the value")),
-        }
+        Ok(())
     }
 }
 
@@ -233,6 +258,8 @@ struct StructPlan {
     fields: Vec<FieldPlan>,
     /// Indices of `fields`, ordered by name.
     by_name: Vec<usize>,
+    /// Nobody asked for the object: its keys may hold any escapes.
+    ignored: bool,
     /// What stood at each place of the object the last time.
     expected: Vec<ExpectedKey>,
 }
@@ -249,7 +276,6 @@ struct ExpectedKey {
     text: [u8; EXPECTED_BYTES_MAX],
     /// All ones for each byte of `text` that counts.
     mask: [u8; EXPECTED_BYTES_MAX],
-    /// 0: none.
     length: usize,
     /// None: nobody asked for the value.
     field: Option<usize>,
@@ -260,8 +286,18 @@ struct SumPlan {
     variants: Vec<VariantPlan>,
     /// The variant marked `*`.
     other: Option<usize>,
-    /// What the last object of this type began with; `field` is the variant.
-    expected: ExpectedKey,
+    /// What objects of this type began with.
+    known: Vec<KnownVariant>,
+    /// Which of them the last one began with.
+    last: usize,
+}
+
+#[derive(Clone, Debug)]
+struct KnownVariant {
+    /// From the brace to the content; `field` is the variant.
+    begin: ExpectedKey,
+    /// For content that nobody asked for, whose keys are remembered for each name.
+    ignored: StructPlan,
 }
 
 #[derive(Clone, Debug)]
@@ -311,7 +347,7 @@ impl Plan {
                 if by_name.windows(2).any(|pair| fields[pair[0]].name == fields[pair[1]].name) {
                     return Err(unsupported("two fields have the same name"));
                 }
-                Self::Struct(Box::new(StructPlan { fields, by_name, expected: Vec::new() }))
+                Self::Struct(Box::new(StructPlan { fields, by_name, ignored: false, expected: Vec::new() }))
             }
             TypeDescriptor::Sum { variants, .. } => {
                 let other = variants.iter().position(|variant| variant.other);
@@ -319,7 +355,7 @@ impl Plan {
                     .iter()
                     .map(|variant| Ok(VariantPlan { name: variant.name.clone(), fields: Self::all(&variant.fields)? }));
                 let variants = variants.collect::<Result<Vec<_>, _>>()?;
-                Self::Sum(Box::new(SumPlan { variants, other, expected: ExpectedKey::NONE }))
+                Self::Sum(Box::new(SumPlan { variants, other, known: Vec::new(), last: 0 }))
             }
         })
     }
@@ -390,10 +426,13 @@ fn append_integer(out: &mut Vec<u8>, bytes: [u8; 8], width: usize) {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn read_unsigned(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, integer: Integer) -> Parsed<()> {
     let start = cursor.at;
-    let (negative, magnitude) = cursor.read_integer(integer.name)?;
+    let (negative, magnitude) = match cursor.take_short_integer() {
+        Some(magnitude) => (false, magnitude),
+        None => cursor.read_unusual_integer(integer.name)?,
+    };
     let max = u64::MAX >> (64 - 8 * integer.width);
     if negative || magnitude > max {
         return Err(cursor.out_of_range(start, integer.name));
@@ -402,10 +441,17 @@ fn read_unsigned(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, integer: Integer) -
     Ok(())
 }
 
-#[inline]
+#[inline(always)]
 fn read_signed(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, integer: Integer) -> Parsed<()> {
     let start = cursor.at;
-    let (negative, magnitude) = cursor.read_integer(integer.name)?;
+    let negative = cursor.take(b'-');
+    let (negative, magnitude) = match cursor.take_short_integer() {
+        Some(magnitude) if magnitude != 0 || !negative => (negative, magnitude),
+        _ => {
+            cursor.at = start;
+            cursor.read_unusual_integer(integer.name)?
+        }
+    };
     let max = i64::MAX.cast_unsigned() >> (64 - 8 * integer.width);
     if magnitude > max + u64::from(negative) {
         return Err(cursor.out_of_range(start, integer.name));
@@ -623,13 +669,22 @@ fn keep_last_entries(out: &mut Vec<u8>, start: usize, spans: &mut Vec<Span>, bas
 }
 
 impl ExpectedKey {
-    const NONE: Self = Self { text: [0; EXPECTED_BYTES_MAX], mask: [0; EXPECTED_BYTES_MAX], length: 0, field: None };
+    /// No text begins like this.
+    const NONE: Self = Self {
+        text: [u8::MAX; EXPECTED_BYTES_MAX],
+        mask: [u8::MAX; EXPECTED_BYTES_MAX],
+        length: EXPECTED_BYTES_MAX,
+        field: None,
+    };
 
     fn new(text: &[u8], field: Option<usize>) -> Self {
         let mut expected = Self { field, ..Self::NONE };
-        if let Some(room) = expected.text.get_mut(..text.len()) {
+        // A line end could stand behind the line.
+        if let Some(room) = expected.text.get_mut(..text.len())
+            && !text.contains(&b'\n')
+        {
             room.copy_from_slice(text);
-            expected.mask[..text.len()].fill(u8::MAX);
+            expected.mask[text.len()..].fill(0);
             expected.length = text.len();
         }
         expected
@@ -638,14 +693,14 @@ impl ExpectedKey {
     /// Takes the text if it stands at the cursor.
     #[inline(always)]
     fn take(&self, cursor: &mut Cursor<'_>) -> bool {
-        let rest = cursor.rest();
-        let found = match rest.first_chunk::<EXPECTED_BYTES_MAX>() {
+        let found = match cursor.rest().first_chunk() {
             Some(window) => self.begins(window),
-            None => rest.starts_with(&self.text[..self.length]),
+            None => cursor.rest().starts_with(&self.text[..self.length]),
         };
-        let found = found && self.length > 0;
         if found {
             cursor.at += self.length;
+            // There may be more of it than the last time.
+            cursor.skip_space();
         }
         found
     }
@@ -653,12 +708,12 @@ impl ExpectedKey {
     /// Compares without a loop: keys are too short for one to pay.
     #[inline(always)]
     fn begins(&self, window: &[u8; EXPECTED_BYTES_MAX]) -> bool {
-        let word = |bytes: &[u8; EXPECTED_BYTES_MAX], index: usize| {
-            let word = bytes[8 * index..].first_chunk::<8>().expect("four words of 8 bytes");
-            u64::from_le_bytes(*word)
+        let half = |bytes: &[u8; EXPECTED_BYTES_MAX], index: usize| {
+            let half = bytes[16 * index..].first_chunk().expect("two halves of 16 bytes");
+            u128::from_le_bytes(*half)
         };
-        let differs = |index| (word(window, index) ^ word(&self.text, index)) & word(&self.mask, index);
-        differs(0) | differs(1) | differs(2) | differs(3) == 0
+        let differs = |index| (half(window, index) ^ half(&self.text, index)) & half(&self.mask, index) != 0;
+        !differs(0) && (self.length <= 16 || !differs(1))
     }
 }
 
@@ -690,6 +745,7 @@ impl StructPlan {
                     // The commonest types without a call.
                     let read = match &mut field.plan {
                         Plan::Unsigned(integer) => read_unsigned(cursor, out, *integer),
+                        Plan::Signed(integer) => read_signed(cursor, out, *integer),
                         Plan::String => read_text(cursor, out),
                         plan => plan.read(cursor, out, scratch),
                     };
@@ -751,7 +807,11 @@ impl StructPlan {
         }
         cursor.expect(b'"', "a key in quotes")?;
         scratch.clear();
-        cursor.read_string(scratch)?;
+        if self.ignored {
+            cursor.skip_string()?;
+        } else {
+            cursor.read_string(scratch)?;
+        }
         cursor.skip_colon()?;
         let found = self.by_name.binary_search_by(|index| self.fields[*index].name.as_bytes().cmp(scratch));
         let field = found.ok().map(|found| self.by_name[found]);
@@ -806,13 +866,27 @@ impl SumPlan {
             return self.read_tag(cursor, out, scratch);
         }
         cursor.enter()?;
-        let variant = match self.expected.field {
-            Some(variant) if self.expected.take(cursor) => variant,
-            _ => self.unexpected_variant(cursor, &mut scratch.bytes)?,
-        };
+        if !self.known.get(self.last).is_some_and(|known| known.begin.take(cursor)) {
+            self.last = match self.known.iter().position(|known| known.begin.take(cursor)) {
+                Some(known) => known,
+                None => self.learn_variant(cursor, &mut scratch.bytes)?,
+            };
+        }
+        let known = &mut self.known[self.last];
+        let variant = known.begin.field.unwrap_or_default();
         // At most 256 variants.
         out.push(u8::try_from(variant).unwrap_or(u8::MAX));
-        self.read_fields(variant, cursor, out, scratch)?;
+        let plan = &mut self.variants[variant];
+        let read = match plan.fields.as_mut_slice() {
+            [] if self.other == Some(variant) => match cursor.peek() {
+                Some(b'{') => known.ignored.read(cursor, out, scratch),
+                _ => cursor.skip_value(),
+            },
+            [] => Plan::Unit.read(cursor, out, scratch),
+            [field] => field.read(cursor, out, scratch),
+            fields => read_tuple(fields, cursor, out, scratch),
+        };
+        read.map_err(|error| error.within(&plan.name))?;
         cursor.skip_space();
         cursor.expect(b'}', "\"}\" behind the only variant")?;
         cursor.leave();
@@ -833,8 +907,9 @@ impl SumPlan {
         Ok(())
     }
 
+    /// Reads what an object of this type begins with; returns its place among the known.
     #[cold]
-    fn unexpected_variant(&mut self, cursor: &mut Cursor<'_>, scratch: &mut Vec<u8>) -> Parsed<usize> {
+    fn learn_variant(&mut self, cursor: &mut Cursor<'_>, scratch: &mut Vec<u8>) -> Parsed<usize> {
         let start = cursor.at;
         cursor.expect(b'{', "an object with one key or a string")?;
         cursor.skip_space();
@@ -844,10 +919,16 @@ impl SumPlan {
         cursor.read_string(scratch)?;
         let variant = self.find(cursor, key_at, scratch)?;
         cursor.skip_colon()?;
-        if !self.variants[variant].fields.is_empty() {
-            self.expected = ExpectedKey::new(&cursor.bytes()[start..cursor.at], Some(variant));
+        let begin = ExpectedKey::new(&cursor.bytes()[start..cursor.at], Some(variant));
+        let ignored = StructPlan { fields: Vec::new(), by_name: Vec::new(), ignored: true, expected: Vec::new() };
+        let known = KnownVariant { begin, ignored };
+        if self.known.len() < KNOWN_VARIANTS_MAX {
+            self.known.push(known);
+            return Ok(self.known.len() - 1);
         }
-        Ok(variant)
+        let place = (self.last + 1) % KNOWN_VARIANTS_MAX;
+        self.known[place] = known;
+        Ok(place)
     }
 
     fn find(&self, cursor: &Cursor<'_>, at: usize, name: &[u8]) -> Parsed<usize> {
@@ -857,23 +938,6 @@ impl SumPlan {
             let name = String::from_utf8_lossy(name);
             cursor.error_at(at, format!("unknown variant \"{name}\", expected one of {}", known.join(", ")))
         })
-    }
-
-    fn read_fields(
-        &mut self,
-        variant: usize,
-        cursor: &mut Cursor<'_>,
-        out: &mut Vec<u8>,
-        scratch: &mut Scratch,
-    ) -> Parsed<()> {
-        let plan = &mut self.variants[variant];
-        let read = match plan.fields.as_mut_slice() {
-            [] if self.other == Some(variant) => cursor.skip_value(),
-            [] => Plan::Unit.read(cursor, out, scratch),
-            [field] => field.read(cursor, out, scratch),
-            fields => read_tuple(fields, cursor, out, scratch),
-        };
-        read.map_err(|error| error.within(&plan.name))
     }
 }
 

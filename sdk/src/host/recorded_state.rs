@@ -70,6 +70,7 @@ pub(crate) fn set_processing_time(now: i64) {
 }
 
 /// Number of calls for state on this thread.
+#[cfg(test)]
 pub(crate) fn state_calls() -> u64 {
     CALLS.get()
 }
@@ -134,12 +135,6 @@ pub(crate) fn take_due_timers(
         }
         (!due.is_empty()).then(|| (length(due.len()), bytes))
     })
-}
-
-/// The earliest processing-time timer of an instance.
-pub(crate) fn next_processing_timer(instance: InstanceId) -> Option<i64> {
-    let timers = kept_timers(instance).into_iter();
-    timers.filter(|timer| timer.is_processing_time).map(|timer| timer.timestamp).min()
 }
 
 fn length(length: usize) -> u32 {

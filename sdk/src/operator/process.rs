@@ -199,6 +199,18 @@ impl<'c, K: ?Sized> Deref for OnTimerContext<'c, K> {
 /// fires or is deleted: one that lies far ahead in event time until the end of the input,
 /// when event time rises to `i64::MAX`. Timers in processing time that wait at the end of
 /// the input are dropped.
+///
+/// Only keyed streams have timers:
+///
+/// ```compile_fail,E0599
+/// # use engine_sdk::prelude::*;
+/// fn later(numbers: DataStream<i64>) {
+///     numbers.process(|n, context: &mut Context<'_>, out: &mut Collector<i64>| {
+///         context.timer_service().register_event_time_timer(n);
+///         out.collect(n);
+///     });
+/// }
+/// ```
 pub struct TimerService<'c> {
     keyed: &'c Keyed,
 }

@@ -285,6 +285,7 @@ impl<V: Owned> MapCache<V> {
     }
 
     /// As [`super::ValueCache::stats`].
+    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn stats(&self) -> CacheStats {
         self.table.stats()
     }

@@ -29,6 +29,7 @@ pub(crate) struct Slot(pub(super) u32);
 
 /// What a cache did since it was opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[allow(dead_code, reason = "for windows and joins")]
 pub(crate) struct CacheStats {
     /// Entries that had to be read from the host.
     pub(crate) misses: u64,
@@ -125,6 +126,7 @@ impl<E: Default> Table<E> {
         self.is_complete
     }
 
+    #[allow(dead_code, reason = "for windows and joins")]
     pub(super) fn stats(&self) -> CacheStats {
         CacheStats { misses: self.misses, evictions: self.evictions, bytes: self.bytes, entries: self.index.len() }
     }

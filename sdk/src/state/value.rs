@@ -213,6 +213,7 @@ impl<V: Owned> ValueCache<V> {
     }
 
     /// What the cache did so far.
+    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn stats(&self) -> CacheStats {
         self.table.stats()
     }

@@ -136,9 +136,9 @@ impl TestHarness {
         self.call(instance, Segment::snapshot)?;
         let mut encoded = Vec::new();
         K::encode(key, &mut encoded);
-        let kept = host::kept(instance, index).into_iter();
-        let kept = kept.filter(|(of, namespace, _)| *of == encoded && namespace.is_empty()).map(|(.., kept)| kept);
-        Ok((kept.last(), declaration))
+        let mut kept = host::kept(instance, index).into_iter();
+        let kept = kept.find(|(of, namespace, _)| *of == encoded && namespace.is_empty()).map(|(.., kept)| kept);
+        Ok((kept, declaration))
     }
 }
 

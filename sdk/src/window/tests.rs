@@ -38,6 +38,8 @@ use crate::{
 
 /// Cases for each kind of windows.
 const CASES: u64 = 10_000;
+/// Cases for each way to evaluate them by a trigger or a function.
+const TRIGGERED_CASES: u64 = 2_000;
 
 /// Key and number.
 type Sale = (u8, i64);
@@ -344,12 +346,13 @@ fn gathered(key: &u8, window: TimeWindow, numbers: Vec<i64>, out: &mut Collector
 
 /// Runs random cases of one kind of windows.
 fn check(
+    cases: u64,
     kind: impl Fn(&mut Random) -> Kind,
     domain: TimeDomain,
     timers_by_key: Option<usize>,
     results: impl Fn(Keyed) -> DataStream<Gathered>,
 ) {
-    for seed in 0..CASES {
+    for seed in 0..cases {
         let random = &mut Random(seed);
         let kind = kind(random);
         let allowed_lateness = [0, 0, random.range(1, 60), i64::MAX][random.range(0, 3) as usize];
@@ -443,37 +446,37 @@ fn session(random: &mut Random) -> Kind {
 
 #[test]
 fn tumbling_windows_of_event_time() {
-    check(tumbling, TimeDomain::EventTime, None, aggregated);
+    check(CASES, tumbling, TimeDomain::EventTime, None, aggregated);
 }
 
 #[test]
 fn sliding_windows_of_event_time() {
-    check(sliding, TimeDomain::EventTime, None, aggregated);
+    check(CASES, sliding, TimeDomain::EventTime, None, aggregated);
 }
 
 #[test]
 fn overlapping_windows_of_event_time() {
-    check(overlapping, TimeDomain::EventTime, Some(1), aggregated);
+    check(CASES, overlapping, TimeDomain::EventTime, Some(1), aggregated);
 }
 
 #[test]
 fn sessions_of_event_time() {
-    check(session, TimeDomain::EventTime, Some(1), aggregated);
+    check(CASES, session, TimeDomain::EventTime, Some(1), aggregated);
 }
 
 #[test]
 fn tumbling_windows_of_processing_time() {
-    check(tumbling, TimeDomain::ProcessingTime, None, aggregated);
+    check(CASES, tumbling, TimeDomain::ProcessingTime, None, aggregated);
 }
 
 #[test]
 fn overlapping_windows_of_processing_time() {
-    check(overlapping, TimeDomain::ProcessingTime, Some(1), aggregated);
+    check(CASES, overlapping, TimeDomain::ProcessingTime, Some(1), aggregated);
 }
 
 #[test]
 fn sessions_of_processing_time() {
-    check(session, TimeDomain::ProcessingTime, Some(1), aggregated);
+    check(CASES, session, TimeDomain::ProcessingTime, Some(1), aggregated);
 }
 
 /// As [`gathered`], of all records.
@@ -514,28 +517,28 @@ impl ProcessWindowFunction<u8, Vec<i64>> for GatherAll {
 #[test]
 fn windows_with_triggers_are_those_without() {
     let event_time = |windowed: Keyed| windowed.trigger(EventTimeTrigger::create()).aggregate_then(Gather, gathered);
-    check(sliding, TimeDomain::EventTime, None, event_time);
-    check(session, TimeDomain::EventTime, None, event_time);
+    check(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, event_time);
+    check(TRIGGERED_CASES, session, TimeDomain::EventTime, None, event_time);
     let processing_time =
         |windowed: Keyed| windowed.trigger(ProcessingTimeTrigger::create()).aggregate_then(Gather, gathered);
-    check(sliding, TimeDomain::ProcessingTime, None, processing_time);
-    check(session, TimeDomain::ProcessingTime, None, processing_time);
+    check(TRIGGERED_CASES, sliding, TimeDomain::ProcessingTime, None, processing_time);
+    check(TRIGGERED_CASES, session, TimeDomain::ProcessingTime, None, processing_time);
 }
 
 #[test]
 fn functions_get_what_is_in_each_window() {
     let all = |windowed: Keyed| windowed.process(|_| GatherAll);
-    check(sliding, TimeDomain::EventTime, None, all);
-    check(session, TimeDomain::EventTime, None, all);
-    check(session, TimeDomain::ProcessingTime, None, all);
+    check(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, all);
+    check(TRIGGERED_CASES, session, TimeDomain::EventTime, None, all);
+    check(TRIGGERED_CASES, session, TimeDomain::ProcessingTime, None, all);
     let aggregated = |windowed: Keyed| windowed.aggregate_with(Gather, |_| GatherAll);
-    check(session, TimeDomain::EventTime, None, aggregated);
-    check(tumbling, TimeDomain::EventTime, None, aggregated);
+    check(TRIGGERED_CASES, session, TimeDomain::EventTime, None, aggregated);
+    check(TRIGGERED_CASES, tumbling, TimeDomain::EventTime, None, aggregated);
 }
 
 #[test]
 fn evictors_that_evict_nothing_change_nothing() {
     let all = |windowed: Keyed| windowed.evictor(CountEvictor::of(usize::MAX)).aggregate_then(Gather, gathered);
-    check(sliding, TimeDomain::EventTime, None, all);
-    check(session, TimeDomain::EventTime, None, all);
+    check(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, all);
+    check(TRIGGERED_CASES, session, TimeDomain::EventTime, None, all);
 }

@@ -13,7 +13,7 @@ use crate::{
     base::clock::{Clock, Timestamp},
     connector::{
         Permissions, ReaderOutput, SplitAssignment, SplitChange, SplitEnumerator, create_enumerator, create_reader,
-        tests::{reader_context, rows_of, spec},
+        tests::{Rejected, reader_context, rows_of, spec},
     },
 };
 
@@ -245,6 +245,51 @@ fn files_that_are_not_open_hold_the_watermark_back() {
         fs::write(directory.path().join(format!("{index:05}")), format!("{time}\n")).unwrap();
     }
     assert_eq!(run(&directory, &[("read-order", "side-by-side")], 1, 8).late, 0);
+}
+
+#[test]
+fn files_that_are_read_side_by_side_keep_their_lines_and_headers_apart() {
+    let root = TempDir::new().unwrap();
+    let path = root.path().canonicalize().unwrap();
+    let permissions = Arc::new(Permissions { read: vec![path.clone()], ..Permissions::default() });
+    let rows = |bad: usize| (0..500).map(move |row| if row == bad { "x,x".to_owned() } else { format!("{row},7") });
+    let content = |header: &str, bad| [header.to_owned()].into_iter().chain(rows(bad)).collect::<Vec<_>>().join("\n");
+    fs::write(path.join("a"), content("time,other", 100)).unwrap();
+    fs::write(path.join("b"), content("other,time", 300)).unwrap();
+    let options = spec(
+        "file",
+        &[("path", path.to_str().unwrap()), ("read-order", "auto"), ("format", "csv"), ("csv-header", "true")],
+    );
+    let rejected = Rejected::default();
+    let output = crate::connector::tests::run(&options, 1, "T{time:i64}", &permissions, Some(&rejected)).unwrap();
+    let mut times: Vec<_> = output[0].iter().map(|row| i64::from_le_bytes(row[..].try_into().unwrap())).collect();
+    // Both files were read together.
+    let switches = times.windows(2).filter(|pair| (pair[0] == 7) != (pair[1] == 7)).count();
+    assert!(2 < switches, "{switches}");
+    times.sort_unstable();
+    let mut expected: Vec<i64> = (0..500).filter(|row| *row != 100).chain([7; 499]).collect();
+    expected.sort_unstable();
+    assert_eq!(times, expected);
+    let places = |file: &str| path.join(file).to_str().unwrap().to_owned();
+    let mut rejected = rejected.lock().unwrap().clone();
+    rejected.sort();
+    assert!(rejected[0].starts_with(&format!("{} line 102: ", places("a"))), "{rejected:?}");
+    assert!(rejected[1].starts_with(&format!("{} line 302: ", places("b"))), "{rejected:?}");
+    // A row that an operator refuses is named by its own file.
+    let mut enumerator = create_enumerator(&options, 1, "T{time:i64}", Arc::clone(&permissions)).unwrap();
+    let SplitAssignment::Split(split) = enumerator.next_split(0).unwrap() else { panic!("two files") };
+    let context = reader_context(0, 1, "T{time:i64}", &permissions, &Clock::new_virtual(Timestamp(0)), None);
+    let mut reader = create_reader(&options, context).unwrap();
+    reader.add_split(split).unwrap();
+    for (file, time) in [("a", 10), ("b", 20), ("a", 30)] {
+        let Ok(ReaderOutput::Records(batch)) = reader.poll(BATCH_BYTES) else { panic!("rows") };
+        let number = u32::from(file == "b");
+        assert_eq!(
+            reader.row_position(batch.count - 1),
+            format!("{} line {}", places(file), batch.count * (1 + time / 30) + 1)
+        );
+        reader.report_split_time(number, Timestamp(i64::from(time)));
+    }
 }
 
 #[test]

@@ -20,13 +20,14 @@ use flate2::bufread::MultiGzDecoder;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ConnectorError, Role, SourceSplit,
+    ConnectorError, Permissions, Role, SourceSplit,
     options::Options,
     record_decoder::{FORMAT_OPTIONS, Format},
 };
 use crate::{base::config::MemorySize, graph::stream_graph::ConnectorSpec};
 
 pub(super) use enumerator::FileEnumerator;
+use listing::Listing;
 pub(super) use reader::FileReader;
 pub use sink::HiddenLeftovers;
 pub(super) use sink::{FileCommitter, FileSinkOptions, FileWriter};
@@ -135,6 +136,14 @@ impl FileSourceOptions {
 
     pub(super) fn format(&self) -> Format {
         self.format
+    }
+
+    /// Looks whether there is something to read.
+    pub(super) fn check(&self, permissions: &Permissions) -> Result<(), ConnectorError> {
+        match Listing::new(&self.path).files(permissions)?.first() {
+            Some(file) => File::open(file).map(drop).map_err(io_error("open", file)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Reads the files that one subtask was dealt; lives on the task's thread.
 //!
 //! A chunk is read after the one before. Files that are read side by side are splits of
-//! their own: of those that are open, the one furthest behind in event time is read next.
+//! their own: of those that are open, the one furthest behind in event time is read next,
+//! so that no split has to be paused to wait for others.
 //! Those that are not open yet hold the watermark back, because the first of them is named
 //! before any row is read, and the next one when it is opened.
 
@@ -21,6 +22,7 @@ use crate::{
     connector::{
         ConnectorError, ReaderContext, ReaderOutput, RejectedRow, SourceReader, SourceSplit, SplitChange, Verdict,
         line_blocks::{Block, LineBlocks},
+        line_position,
         rate_limiter::RateLimiter,
         record_decoder::{RecordDecoder, Refused},
     },
@@ -89,7 +91,7 @@ impl FileReader {
         spec: &ConnectorSpec,
         context: ReaderContext,
     ) -> Result<Self, ConnectorError> {
-        let decoder = RecordDecoder::new(options.format, &context.record_type, spec)?;
+        let decoder = RecordDecoder::new(options.format, &context.record_type, spec, context.row_bytes_max)?;
         let limiter = RateLimiter::new(options.rate, context.parallelism, context.clock.clone());
         Ok(Self {
             options: options.clone(),
@@ -112,7 +114,12 @@ impl FileReader {
     fn open_split(&mut self, split: FileSplit, permitted: PathBuf, number: Option<u32>) -> Result<(), ConnectorError> {
         let mut decoder = match self.spare.take() {
             Some(decoder) => decoder,
-            None => RecordDecoder::new(self.options.format, &self.context.record_type, &self.spec)?,
+            None => RecordDecoder::new(
+                self.options.format,
+                &self.context.record_type,
+                &self.spec,
+                self.context.row_bytes_max,
+            )?,
         };
         let at_start = split.start == 0;
         decoder.begin(at_start);
@@ -176,7 +183,7 @@ impl OpenSplit {
         number: Option<u32>,
     ) -> Result<Self, ConnectorError> {
         let mut file = File::open(&permitted).map_err(io_error("open", &permitted))?;
-        let blocks = LineBlocks::new(split.start, split.end);
+        let blocks = LineBlocks::new(split.start, split.end, decoder.line_bytes_max());
         if 0 < blocks.offset() {
             file.seek(SeekFrom::Start(blocks.offset())).map_err(io_error("read", &permitted))?;
         }
@@ -266,7 +273,7 @@ fn count_lines(path: &Path, bytes: u64) -> Option<u64> {
 fn read_first_line(path: &Path, compression: Compression) -> Result<Vec<u8>, ConnectorError> {
     let file = File::open(path).map_err(io_error("open", path))?;
     let mut content = open_content(file, compression, path)?;
-    let mut blocks = LineBlocks::new(0, None);
+    let mut blocks = LineBlocks::new(0, None, LINE_BYTES_MAX);
     loop {
         match blocks.read(&mut *content, LINES_BYTES_MIN).map_err(io_error("read", path))? {
             Block::Lines { mut lines, .. } => {
@@ -338,7 +345,7 @@ impl SourceReader for FileReader {
                     open.decoder.push(lines, offset, &mut |refused| refuse(&mut **reject, &mut place, &refused))?;
                 }
                 Block::LongLine { offset, head } => {
-                    let message = format!("the line is longer than {LINE_BYTES_MAX} bytes");
+                    let message = open.decoder.long_line_message();
                     let lines_before = open.decoder.lines();
                     let is_header = open.decoder.has_header() && offset == 0;
                     let line = Refused { offset, lines_before, message: &message, payload: &head, is_header };
@@ -385,7 +392,7 @@ impl SourceReader for FileReader {
         match self.current.or((self.open.len() == 1).then_some(0)).map(|place| &self.open[place]) {
             None => "between two files".to_owned(),
             Some(open) => match open.lines_before {
-                Some(before) => format!("{} line {}", open.split.path, before + open.decoder.lines()),
+                Some(before) => line_position(&open.split.path, before + open.decoder.lines()),
                 None => format!("{} byte {}", open.split.path, open.blocks.offset()),
             },
         }

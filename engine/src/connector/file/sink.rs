@@ -24,8 +24,8 @@ use super::io_error;
 use crate::{
     base::{ids::JobId, stream_element::RecordBatch},
     connector::{
-        Committable, ConnectorError, Permissions, Role, SinkCommitter, SinkWriter, WriterContext, options::Options,
-        text_rows::TextRows,
+        Committable, ConnectorError, Permissions, RejectWrite, Role, SinkCommitter, SinkWriter, WriterContext,
+        check_writable_directory, options::Options, text_rows::TextRows,
     },
     graph::stream_graph::ConnectorSpec,
 };
@@ -47,6 +47,33 @@ impl FileSinkOptions {
         let options = Options::new(spec, Role::Sink, &["path"])?;
         Ok(Self { path: PathBuf::from(options.required("path")?) })
     }
+
+    /// The directory, as it was given.
+    pub(in crate::connector) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Looks whether the directory is new or empty and can be written into.
+    pub(in crate::connector) fn check(&self, permissions: &Permissions) -> Result<(), ConnectorError> {
+        let directory = permissions.writable(&self.path)?;
+        check_writable_directory(&directory).map_err(io_error("write into", &self.path))?;
+        let found = names(&directory)?;
+        if found.is_empty() { Ok(()) } else { Err(not_empty(&self.path, &found)) }
+    }
+}
+
+/// Names in the directory; none if it is not there.
+fn names(directory: &Path) -> Result<Vec<PathBuf>, ConnectorError> {
+    match fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+        Ok(entries) => Ok(entries.into_iter().map(|entry| entry.path()).collect()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(io_error("list", directory)(error)),
+    }
+}
+
+fn not_empty(path: &Path, names: &[PathBuf]) -> ConnectorError {
+    let leftovers = HiddenLeftovers::among(names.iter().filter_map(|name| name.file_name()));
+    ConnectorError::DestinationNotEmpty { path: path.to_owned(), leftovers }
 }
 
 /// A part file that is complete and hidden.
@@ -74,6 +101,7 @@ pub(in crate::connector) struct FileWriter {
     /// Made for the first row.
     file: Option<File>,
     rows: TextRows,
+    reject: Box<RejectWrite<'static>>,
     buffer: Vec<u8>,
 }
 
@@ -81,12 +109,12 @@ impl FileWriter {
     pub(in crate::connector) fn new(
         options: &FileSinkOptions,
         spec: &ConnectorSpec,
-        context: &WriterContext,
+        context: WriterContext,
     ) -> Result<Self, ConnectorError> {
         let directory = context.permissions.writable(&options.path)?;
         let part = Part { subtask_index: context.subtask_index, attempt_number: context.attempt_number, bytes: 0 };
         let rows = TextRows::new(&context.record_type, spec)?;
-        Ok(Self { directory, part, file: None, rows, buffer: Vec::with_capacity(BUFFER_BYTES) })
+        Ok(Self { directory, part, file: None, rows, reject: context.reject, buffer: Vec::with_capacity(BUFFER_BYTES) })
     }
 
     fn hidden_path(&self) -> PathBuf {
@@ -117,7 +145,7 @@ fn write_buffer(to: &mut impl Write, buffer: &mut Vec<u8>, written: &mut u64) ->
 
 impl SinkWriter for FileWriter {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
-        self.rows.append(batch, &mut self.buffer)?;
+        self.rows.append_lines(batch, &mut self.buffer, &mut *self.reject)?;
         if self.buffer.len() < BUFFER_BYTES {
             return Ok(());
         }
@@ -149,20 +177,6 @@ pub(in crate::connector) struct FileCommitter {
 impl FileCommitter {
     pub(in crate::connector) fn new(options: FileSinkOptions, job_id: JobId, permissions: Arc<Permissions>) -> Self {
         Self { path: options.path, permissions, claim_name: format!("{CLAIM_PREFIX}{job_id}"), prepared: false }
-    }
-
-    /// Names in the directory; none if it is not there.
-    fn names(directory: &Path) -> Result<Vec<PathBuf>, ConnectorError> {
-        match fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
-            Ok(entries) => Ok(entries.into_iter().map(|entry| entry.path()).collect()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(io_error("list", directory)(error)),
-        }
-    }
-
-    fn not_empty(&self, names: &[PathBuf]) -> ConnectorError {
-        let leftovers = HiddenLeftovers::among(names.iter().filter_map(|name| name.file_name()));
-        ConnectorError::DestinationNotEmpty { path: self.path.clone(), leftovers }
     }
 
     fn release(&self, directory: &Path) -> Result<(), ConnectorError> {
@@ -232,11 +246,11 @@ impl SinkCommitter for FileCommitter {
         let directory = self.permissions.writable(&self.path)?;
         fs::create_dir_all(&directory).map_err(io_error("create", &self.path))?;
         let claim = directory.join(&self.claim_name);
-        let names = Self::names(&directory)?;
+        let found = names(&directory)?;
         // What this job left behind when it was prepared before is no obstacle.
-        let claimed = names.contains(&claim);
-        if names.iter().any(|name| *name != claim && !(claimed && is_hidden_part(name))) {
-            return Err(self.not_empty(&names));
+        let claimed = found.contains(&claim);
+        if found.iter().any(|name| *name != claim && !(claimed && is_hidden_part(name))) {
+            return Err(not_empty(&self.path, &found));
         }
         // Another job may claim the directory in this moment: whoever sees the other's claim gives way.
         File::create(&claim).map_err(io_error("write to", &self.path))?;
@@ -244,14 +258,14 @@ impl SinkCommitter for FileCommitter {
             let text = name.file_name().and_then(OsStr::to_str).unwrap_or_default();
             text.starts_with(CLAIM_PREFIX) && *name != claim
         };
-        let mut others = Self::names(&directory)?;
+        let mut others = names(&directory)?;
         if others.iter().any(is_foreign_claim) {
             self.release(&directory)?;
             others.retain(|name| *name != claim);
-            return Err(self.not_empty(&others));
+            return Err(not_empty(&self.path, &others));
         }
         // A JobManager that was killed left them; attempts are counted from zero again and would meet them.
-        for part in names.iter().filter(|name| is_hidden_part(name)) {
+        for part in found.iter().filter(|name| is_hidden_part(name)) {
             remove_file(part)?;
         }
         self.prepared = true;
@@ -288,7 +302,7 @@ impl SinkCommitter for FileCommitter {
         if !self.prepared && !directory.join(&self.claim_name).exists() {
             return Ok(());
         }
-        for name in Self::names(&directory)? {
+        for name in names(&directory)? {
             if is_hidden_part(&name) {
                 remove_file(&name)?;
             }

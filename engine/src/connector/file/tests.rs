@@ -153,7 +153,7 @@ fn a_bomb_without_lines_is_one_refused_line() {
     assert_eq!(output, [[b"rest".to_vec()]]);
     let refused = rejected.lock().expect("nobody panicked").clone();
     assert_eq!(refused.len(), 1);
-    let expected = format!("{path} line 1: the line is longer than 16777216 bytes: xxx");
+    let expected = format!("{path} line 1: the line is longer than 4194304 bytes (sandbox.row.bytes-max): xxx");
     assert!(refused[0].starts_with(&expected), "{}", &refused[0][..200]);
 }
 
@@ -359,6 +359,7 @@ fn positions_say_where_reading_stands() {
     assert!(matches!(reader.poll(1000), Ok(ReaderOutput::NeedSplit)));
     let SplitAssignment::Split(split) = enumerator.next_split(0).expect("dealt") else { panic!("one chunk") };
     reader.add_split(split).expect("it is there");
+    assert_eq!(reader.position(), format!("{path} before its first line"));
     for line in 1..=3 {
         assert!(matches!(reader.poll(1000), Ok(ReaderOutput::Idle(pause)) if pause == Duration::from_millis(100)));
         clock.advance(Duration::from_millis(100));

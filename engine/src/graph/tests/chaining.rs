@@ -236,6 +236,17 @@ fn switching_chaining_off_gives_a_vertex_for_each_node() {
 }
 
 #[test]
+fn an_operator_that_makes_watermarks_is_chained_to_its_source_in_any_case() {
+    let mut graph = word_count().graph;
+    graph.nodes[1].generates_watermarks = true;
+    graph.nodes[2].generates_watermarks = true;
+    let resolved = validate(&graph, &configuration(&[("pipeline.operator-chaining.enabled", "false")]));
+    let chaining = Chaining::of(&resolved.unwrap());
+    assert_eq!(chaining.is_chained(), [true, false, false]);
+    assert_eq!(chaining.chains.len(), 3);
+}
+
+#[test]
 fn a_deep_chain_needs_no_deep_stack() {
     let mut program = Program::default();
     let mut previous = program.source("source");

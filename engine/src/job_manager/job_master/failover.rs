@@ -8,7 +8,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    JobMaster, JobMasterError,
+    Consequence, JobMaster, JobMasterError,
     execution_graph::{
         VertexIndex,
         execution::{CancelEffect, cancel_effect},
@@ -134,7 +134,7 @@ impl JobMaster {
         match self.status {
             JobStatus::Running | JobStatus::Restarting => {}
             JobStatus::Failing | JobStatus::Canceling => {
-                self.record_failure(cause, failed.first().copied(), now);
+                self.record_failure(cause, failed.first().copied(), Consequence::JobGoesOn, now);
                 return;
             }
             JobStatus::Initializing
@@ -160,7 +160,7 @@ impl JobMaster {
             }
             RestartDecision::Merge(delay) => delay,
         };
-        let entry = self.record_failure(cause, failed.first().copied(), now);
+        let entry = self.record_failure(cause, failed.first().copied(), Consequence::JobGoesOn, now);
         self.root_failure = Some(entry);
         let vertices = self.to_restart(failed);
         tracing::info!(
@@ -279,7 +279,7 @@ impl JobMaster {
 
     /// The job fails for good.
     pub(super) fn fail_job(&mut self, cause: FailureCause, vertex: Option<VertexIndex>, now: Timestamp) {
-        let entry = self.record_failure(cause, vertex, now);
+        let entry = self.record_failure(cause, vertex, Consequence::JobFails, now);
         self.root_failure = Some(entry);
         self.set_status(JobStatus::Failing, now);
         self.cancel_all(now);

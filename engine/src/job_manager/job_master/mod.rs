@@ -11,7 +11,7 @@
 //! | `scheduling` | regions that wait for slots, deployment, reports of tasks |
 //! | `failover` | failures, restarts, cancelling |
 //! | `slot_sharing`, `slot_pool` | which subtasks share a slot, and the slots there are |
-//! | `operator_coordinators` | enumerators and committers |
+//! | `operator_coordinators`, `watermark_alignment` | enumerators and committers, and how far sources are |
 //! | `restart_strategy` | whether and when to restart |
 //! | `resource_manager_connection`, `task_executors` | registrations and heartbeats |
 //!
@@ -32,6 +32,7 @@ mod failover;
 mod resource_manager_connection;
 mod scheduling;
 mod task_executors;
+pub mod watermark_alignment;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -61,7 +62,7 @@ use crate::{
     graph::job_graph::{Grants, JobGraph, ResourceProfile},
     protocol::{
         dispatcher::{DispatcherMessage, JobStatusChanged, JobTerminated},
-        job_details::{FailureEntry, JobDetails, JobOverview},
+        job_details::{FailureEntry, JobDetails, JobOverview, SlotShortage},
         job_master::{FailureCause, JobMasterMessage, Recoverability},
         resource_manager::{JobMasterRegistration, RequiredSlots, ResourceManagerMessage},
         rpc::{Address, Endpoint, Envelope, Fence, Message},
@@ -99,6 +100,18 @@ pub enum JobMasterError {
     FailoverStrategy(String),
 }
 
+/// Target of the log line of a failure that ends its job: whoever waits for the job is told it anyway.
+pub const JOB_FAILURE_TARGET: &str = "engine::job_failure";
+
+/// What follows from a failure.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Consequence {
+    /// It is the reason for which the job ends as FAILED.
+    JobFails,
+    /// The job restarts, or has ended or is ending for another reason.
+    JobGoesOn,
+}
+
 /// Runs one job.
 pub struct JobMaster {
     id: JobMasterId,
@@ -111,6 +124,8 @@ pub struct JobMaster {
     status: JobStatus,
     timestamps: BTreeMap<JobStatus, Timestamp>,
     last_modified: Timestamp,
+    /// Numbers of subtasks by state that the Dispatcher was told last.
+    reported_tasks: BTreeMap<ExecutionState, u32>,
     graph: ExecutionGraph,
     sharing: SlotSharing,
     pool: SlotPool,
@@ -187,6 +202,7 @@ impl JobMaster {
             slot_request_timeout,
             task_executors: TaskExecutors::new(heartbeat_interval, heartbeat_timeout, submitted),
             stale_messages: 0,
+            reported_tasks: BTreeMap::new(),
             outbox: Vec::new(),
             graph,
             job_graph,
@@ -244,15 +260,25 @@ impl JobMaster {
             configuration: self.configuration.clone(),
             restart_strategy,
             restarts: self.restarts,
+            slot_shortage: self.slot_shortage(),
             root_failure: self.root_failure.clone(),
             failures: self.failures.iter().cloned().collect(),
         }
     }
 
+    fn slot_shortage(&self) -> Option<SlotShortage> {
+        let (needed, assigned) = (self.pool.required_count(), self.pool.assigned_count());
+        let is_short = !self.waiting_regions.is_empty() && assigned < needed;
+        is_short.then(|| SlotShortage {
+            needed: u32::try_from(needed).unwrap_or(u32::MAX),
+            available: self.available_slots,
+        })
+    }
+
     /// Checks inputs and destinations, then begins to register and to schedule.
     fn start(&mut self, now: Timestamp) {
         if let Err(error) = self.coordinators.initialize_on_master(&self.job_graph.vertices) {
-            let entry = self.record_failure(error.into_failure(), None, now);
+            let entry = self.record_failure(error.into_failure(), None, Consequence::JobFails, now);
             self.root_failure = Some(entry);
             self.set_status(JobStatus::Failed, now);
             self.terminate();
@@ -281,14 +307,18 @@ impl JobMaster {
             }
             JobMasterMessage::ResourceManagerHeartbeat => self.handle_resource_manager_heartbeat(now),
             JobMasterMessage::NotEnoughSlots(available) => {
-                tracing::warn!(job = %self.job(), available, needed = self.pool.required_count(), "too few slots");
-                self.available_slots = Some(available);
+                if self.available_slots.replace(available) != Some(available)
+                    && let Some(shortage) = self.slot_shortage()
+                {
+                    tracing::warn!(job = %self.job(), "{shortage}");
+                }
             }
             JobMasterMessage::RegisterTaskExecutor(id) => self.register_task_executor(&id, now),
             JobMasterMessage::OfferSlots(offers) => self.handle_slot_offers(offers, now),
             JobMasterMessage::UpdateTaskExecutionState(update) => self.update_task_execution_state(from, update, now),
             JobMasterMessage::TaskRefused(attempt, reason) => self.handle_task_refused(from, attempt, &reason, now),
             JobMasterMessage::RequestSplit(request) => self.handle_split_request(from, request, now),
+            JobMasterMessage::ReportWatermark(report) => self.handle_watermark_report(from, report),
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => self.reconcile_deployments(heartbeat, now),
             JobMasterMessage::DisconnectTaskExecutor(id, reason) => {
                 self.task_executor_lost(&id, &format!("TaskExecutor {id} disconnected: {reason}"), now);
@@ -341,6 +371,17 @@ impl JobMaster {
             | JobStatus::Reconciling => self.declare_required_slots(),
             JobStatus::Finished | JobStatus::Canceled | JobStatus::Failed | JobStatus::Suspended => {}
         }
+        if !self.is_terminated() && self.reported_tasks != *self.graph.counts() {
+            self.report_overview();
+        }
+    }
+
+    fn report_overview(&mut self) {
+        self.reported_tasks = self.graph.counts().clone();
+        self.send_to_dispatcher(DispatcherMessage::JobStatusChanged(JobStatusChanged {
+            job_master: self.id,
+            overview: self.overview(),
+        }));
     }
 
     /// All tasks finished: makes their output visible.
@@ -359,7 +400,7 @@ impl JobMaster {
 
     fn end_unsuccessfully(&mut self, status: JobStatus, now: Timestamp) {
         for error in self.coordinators.abort() {
-            self.record_failure(error.into_failure(), None, now);
+            self.record_failure(error.into_failure(), None, Consequence::JobGoesOn, now);
         }
         self.set_status(status, now);
         self.terminate();
@@ -413,14 +454,17 @@ impl JobMaster {
         self.timestamps.insert(next, now);
         self.last_modified = now;
         tracing::info!(job = %self.job(), name = self.job_graph.name, "job switched from {before} to {next}");
-        self.send_to_dispatcher(DispatcherMessage::JobStatusChanged(JobStatusChanged {
-            job_master: self.id,
-            overview: self.overview(),
-        }));
+        self.report_overview();
     }
 
     /// Notes a failure, of a task or of the job as a whole.
-    fn record_failure(&mut self, cause: FailureCause, vertex: Option<VertexIndex>, now: Timestamp) -> FailureEntry {
+    fn record_failure(
+        &mut self,
+        cause: FailureCause,
+        vertex: Option<VertexIndex>,
+        consequence: Consequence,
+        now: Timestamp,
+    ) -> FailureEntry {
         let location = vertex.and_then(|vertex| self.graph.vertex(vertex).current().location());
         let entry = FailureEntry {
             time: now,
@@ -429,7 +473,16 @@ impl JobMaster {
             cause,
         };
         let task = entry.task_name.as_deref().unwrap_or("job");
-        tracing::warn!(job = %self.job(), task, code = entry.cause.code, "{}", entry.cause.message);
+        let FailureCause { code, message, detail, .. } = &entry.cause;
+        match consequence {
+            Consequence::JobFails => {
+                tracing::warn!(target: JOB_FAILURE_TARGET, job = %self.job(), task, code, "{message}");
+            }
+            Consequence::JobGoesOn => tracing::warn!(job = %self.job(), task, code, "{message}"),
+        }
+        if !detail.is_empty() {
+            tracing::debug!(job = %self.job(), task, "the plugin's backtrace:\n{detail}");
+        }
         self.failures.push_front(entry.clone());
         self.failures.truncate(self.failures_max);
         entry
@@ -478,9 +531,8 @@ impl JobMaster {
         let waited = format_duration(self.slot_request_timeout);
         let available = self.available_slots.map_or(assigned, |available| assigned.max(available as usize));
         let message = format!(
-            "the job needs {needed} slots, but only {available} are available after {waited}: \
-             start more TaskManagers, raise \"{}\", or submit with a lower parallelism",
-            options::SLOTS.key
+            "the job needs {needed} slots, but only {available} are available after {waited}: {}",
+            SlotShortage::HINT
         );
         self.handle_global_failure(
             FailureCause {
@@ -518,6 +570,7 @@ impl JobMaster {
                 | JobMasterMessage::UpdateTaskExecutionState(_)
                 | JobMasterMessage::TaskRefused(..)
                 | JobMasterMessage::RequestSplit(_)
+                | JobMasterMessage::ReportWatermark(_)
                 | JobMasterMessage::TaskExecutorHeartbeat(_)
                 | JobMasterMessage::DisconnectTaskExecutor(..)
                 | JobMasterMessage::Cancel

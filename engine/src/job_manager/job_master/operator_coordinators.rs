@@ -7,10 +7,15 @@
 
 use std::{collections::BTreeMap, error::Error, sync::Arc};
 
+use super::watermark_alignment::WatermarkAlignment;
 use crate::{
-    base::ids::{ExecutionVertexId, JobVertexId},
+    base::{
+        clock::Timestamp,
+        ids::{ExecutionVertexId, JobVertexId},
+    },
     connector::{
-        Committable, ConnectorError, Permissions, SinkCommitter, SourceSplit, SplitAssignment, SplitEnumerator,
+        AlignmentOptions, Committable, ConnectorError, Permissions, SinkCommitter, SourceSplit, SplitAssignment,
+        SplitEnumerator,
     },
     graph::{
         job_graph::{ChainedOperator, JobVertex},
@@ -129,6 +134,7 @@ fn recoverability(error: &ConnectorError) -> Recoverability {
         | ConnectorError::NotGranted { .. }
         | ConnectorError::DestinationNotEmpty { .. }
         | ConnectorError::BadRow { .. }
+        | ConnectorError::SharedDestination { .. }
         | ConnectorError::Damaged(_) => Recoverability::Unrecoverable,
     }
 }
@@ -177,12 +183,19 @@ pub struct OperatorCoordinators {
     permissions: Permissions,
     sources: BTreeMap<u32, SourceCoordinator>,
     sinks: BTreeMap<u32, SinkCoordinator>,
+    alignment: WatermarkAlignment,
 }
 
 impl OperatorCoordinators {
     /// Makes no coordinator yet; see [`OperatorCoordinators::initialize_on_master`].
     pub fn new(connectors: Connectors, permissions: Permissions) -> Self {
-        Self { connectors, permissions, sources: BTreeMap::new(), sinks: BTreeMap::new() }
+        Self {
+            connectors,
+            permissions,
+            sources: BTreeMap::new(),
+            sinks: BTreeMap::new(),
+            alignment: WatermarkAlignment::default(),
+        }
     }
 
     /// Makes all coordinators and checks inputs and destinations. Source: `JobVertex.initializeOnMaster`.
@@ -215,6 +228,11 @@ impl OperatorCoordinators {
             Operator::Source(connector) => {
                 let use_ = use_of(connector, node.output_type.as_ref());
                 let enumerator = self.create_enumerator(&use_)?;
+                let alignment = AlignmentOptions::parse(connector);
+                let error = |source| CoordinatorError::PrepareSource { operator: node.name.clone(), source };
+                if let Some(options) = alignment.map_err(error)? {
+                    self.alignment.add_source(node.id, options);
+                }
                 let dealt = DealtSplits::new(vertex.parallelism);
                 self.sources.insert(node.id, SourceCoordinator { use_, enumerator, dealt });
             }
@@ -257,6 +275,20 @@ impl OperatorCoordinators {
             SplitAssignment::Wait(_) | SplitAssignment::NoMoreSplits => {}
         }
         Ok(assignment)
+    }
+
+    /// Notes how far a source is in event time; returns how far its watermark may rise before it
+    /// pauses, if it waits for others.
+    pub fn report_watermark(&mut self, task: ExecutionVertexId, node: u32, watermark: Timestamp) -> Option<Timestamp> {
+        self.sources.get(&node).filter(|source| source.use_.vertex == task.vertex)?;
+        self.alignment.report(node, task.subtask_index, watermark)
+    }
+
+    /// A task has ended: nobody waits for its sources.
+    pub fn task_ended(&mut self, task: ExecutionVertexId) {
+        for (node, _) in self.sources.iter().filter(|(_, source)| source.use_.vertex == task.vertex) {
+            self.alignment.forget(*node, task.subtask_index);
+        }
     }
 
     /// Keeps what a finished task's sinks delivered.

@@ -21,8 +21,8 @@ use crate::{
     },
     protocol::{
         job_master::{
-            FailureCause, Recoverability, SlotOffers, SplitAnswer, SplitRequest, TaskExecutionStateUpdate,
-            TaskExecutorHeartbeat,
+            FailureCause, MaxAllowedWatermark, Recoverability, SlotOffers, SplitAnswer, SplitRequest,
+            TaskExecutionStateUpdate, TaskExecutorHeartbeat, WatermarkReport,
         },
         rpc::Address,
         task_executor::{JobInformation, TaskDeployment, TaskExecutorMessage},
@@ -208,6 +208,20 @@ impl JobMaster {
         }
     }
 
+    pub(super) fn handle_watermark_report(&mut self, from: &Address, report: WatermarkReport) {
+        let WatermarkReport { attempt, node, watermark } = report;
+        let vertex = self.vertex_of(from, attempt);
+        // What another attempt says, or one that ends, holds nobody back.
+        if vertex.is_none_or(|vertex| self.graph.vertex(vertex).current().state() != ExecutionState::Running) {
+            return;
+        }
+        let allowed = self.coordinators.report_watermark(attempt.execution_vertex, node, watermark);
+        if let (Address::TaskExecutor(id), Some(watermark)) = (from, allowed) {
+            let answer = MaxAllowedWatermark { attempt, node, watermark };
+            self.send_to_task_executor(id, TaskExecutorMessage::AlignWatermark(answer));
+        }
+    }
+
     /// Compares what a TaskExecutor has with what was deployed to it: what is missing
     /// there has failed, what is unknown here is ended.
     pub(super) fn reconcile_deployments(&mut self, heartbeat: TaskExecutorHeartbeat, now: Timestamp) {
@@ -264,6 +278,7 @@ impl JobMaster {
         if state.is_terminal() {
             self.cancel_retries.remove(&vertex);
             self.waiting_regions.remove(&self.graph.regions().region_of[vertex]);
+            self.coordinators.task_ended(self.graph.vertex(vertex).id());
         }
         if state == ExecutionState::Finished {
             self.pool.task_finished(self.sharing.slot_of[vertex], now);

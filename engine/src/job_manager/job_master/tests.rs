@@ -16,7 +16,11 @@ use crate::{
     connector::{Committable, SourceSplit, SplitAssignment},
     graph::job_graph::DistributionPattern,
     protocol::{
-        job_master::{SlotOffer, SlotOffers, SplitRequest, TaskExecutionStateUpdate, TaskExecutorHeartbeat, TaskState},
+        job_details::SlotShortage,
+        job_master::{
+            SlotOffer, SlotOffers, SplitRequest, TaskExecutionStateUpdate, TaskExecutorHeartbeat, TaskState,
+            WatermarkReport,
+        },
         task_executor::TaskDeployment,
     },
 };
@@ -46,7 +50,10 @@ fn told_to_dispatcher(sent: &[Envelope]) -> (Vec<JobStatus>, Option<JobDetails>)
         match &envelope.message {
             Message::Dispatcher(DispatcherMessage::JobStatusChanged(changed)) => {
                 assert!(terminated.is_none(), "nothing follows the end");
-                states.push(changed.overview.status);
+                // Said again when subtasks changed.
+                if states.last() != Some(&changed.overview.status) {
+                    states.push(changed.overview.status);
+                }
             }
             Message::Dispatcher(DispatcherMessage::JobTerminated(ended)) => terminated = Some(ended.details.clone()),
             _ => {}
@@ -757,7 +764,9 @@ fn a_failing_commit_fails_the_job() {
 fn too_few_slots_fail_the_job_after_five_minutes_with_advice() {
     let mut harness = Harness::start(exchange(4), &[]);
     harness.register();
+    assert_eq!(harness.master.details().slot_shortage, Some(SlotShortage { needed: 4, available: None }));
     harness.deliver(Address::ResourceManager, JobMasterMessage::NotEnoughSlots(2));
+    assert_eq!(harness.master.details().slot_shortage, Some(SlotShortage { needed: 4, available: Some(2) }));
     harness.offer("te", 1);
     for _ in 0..29 {
         harness.advance(10 * SECOND);
@@ -769,8 +778,8 @@ fn too_few_slots_fail_the_job_after_five_minutes_with_advice() {
     assert_eq!(harness.status(), JobStatus::Failed);
     assert_eq!(
         harness.consistent_details().root_failure.unwrap().cause.message,
-        "the job needs 4 slots, but only 2 are available after 5 min: start more TaskManagers, \
-         raise \"taskmanager.numberOfTaskSlots\", or submit with a lower parallelism"
+        "the job needs 4 slots, but only 2 are available after 5 min: raise taskmanager.numberOfTaskSlots, start \
+         more TaskExecutors, wait until other jobs end, or submit with a lower parallelism"
     );
 }
 
@@ -854,6 +863,7 @@ fn suspension_ends_at_once_and_leaves_slots_and_output_to_the_next_leader() {
     let (mut harness, deployed) = Harness::running(exchange(1), FIXED_DELAY);
     harness.report(deployed[0].attempt, TaskState::Finished);
     harness.journal.take();
+    harness.take_sent();
     harness.deliver(Address::Dispatcher, JobMasterMessage::Suspend("leadership lost".to_owned()));
     let sent = harness.take_sent();
     let (states, details) = told_to_dispatcher(&sent);
@@ -1247,6 +1257,51 @@ proptest! {
 }
 
 #[test]
+fn sources_of_a_group_are_told_how_far_they_may_go() {
+    let graph =
+        pipelines(2).option("watermark-alignment-group", "group").option("watermark-alignment-max-drift", "500 ms");
+    let (mut harness, deployed) = Harness::running(graph, FIXED_DELAY);
+    let [source0, sink0, source1, sink1] = [0, 1, 2, 3].map(|task| deployed[task].attempt);
+    let report = |harness: &mut Harness, attempt, watermark| {
+        let report = WatermarkReport { attempt, node: 1, watermark: Timestamp(watermark) };
+        harness.deliver(te("te"), JobMasterMessage::ReportWatermark(report));
+        let answers = harness.take_to_task_executors().into_iter().map(|(to, message)| match message {
+            TaskExecutorMessage::AlignWatermark(answer) => {
+                assert_eq!((to.as_str(), answer.attempt, answer.node), ("te", attempt, 1));
+                answer.watermark.0
+            }
+            other => panic!("{other:?}"),
+        });
+        answers.collect::<Vec<_>>()
+    };
+    assert_eq!(report(&mut harness, source0, 1000), [1500]);
+    assert_eq!(report(&mut harness, source1, i64::MIN), [i64::MIN + 500]);
+    assert_eq!(report(&mut harness, source0, 1000), [i64::MIN + 500]);
+    assert_eq!(report(&mut harness, source1, 700), [1200]);
+    assert_eq!(report(&mut harness, source0, 1400), [1200]);
+    assert_eq!(report(&mut harness, sink0, 1), [0_i64; 0], "no source");
+    // A failed subtask, and one of an attempt before, hold nobody back.
+    harness.report(source1, TaskState::Failed);
+    harness.report(sink1, TaskState::Canceled);
+    harness.take_sent();
+    assert_eq!(report(&mut harness, source0, 1400), [1900]);
+    harness.advance(3 * SECOND);
+    let deployed = harness.take_deployed();
+    run(&mut harness, &deployed);
+    harness.take_sent();
+    let late = WatermarkReport { attempt: source1, node: 1, watermark: Timestamp(0) };
+    harness.deliver(te("te"), JobMasterMessage::ReportWatermark(late));
+    harness.take_sent();
+    assert_eq!(report(&mut harness, source0, 1400), [1900]);
+    let again = deployed.iter().find(|deployment| harness.name(deployment.attempt) == "source1#1").unwrap().attempt;
+    assert_eq!(report(&mut harness, again, 100), [600]);
+    assert_eq!(report(&mut harness, source0, 1400), [600]);
+    harness.report(again, TaskState::Finished);
+    harness.take_sent();
+    assert_eq!(report(&mut harness, source0, 1400), [1900], "who has finished holds nobody back");
+}
+
+#[test]
 fn every_kind_of_message_survives_the_wire() {
     let harness = Harness::start(
         GraphBuilder::default().vertex("a", 2).vertex("b", 1).edge("a", "b", DistributionPattern::AllToAll),
@@ -1264,6 +1319,7 @@ fn every_kind_of_message_survives_the_wire() {
         JobMasterMessage::UpdateTaskExecutionState(finished(attempt, 1, "x")),
         JobMasterMessage::TaskRefused(attempt, "no".to_owned()),
         JobMasterMessage::RequestSplit(SplitRequest { attempt, node: 1 }),
+        JobMasterMessage::ReportWatermark(WatermarkReport { attempt, node: 1, watermark: Timestamp::MIN }),
         JobMasterMessage::TaskExecutorHeartbeat(TaskExecutorHeartbeat {
             task_executor: id.clone(),
             tasks: vec![(attempt, metrics(1))],

@@ -77,12 +77,11 @@ impl StatusWatermarkValve {
         }
     }
 
-    /// Channel and watermark of the least among the active channels, and the greatest
-    /// watermark among them; none if all are idle.
+    /// Channel and watermark of the least among the channels that count, and the greatest
+    /// watermark among them; none if all are idle. One that has yet to catch up does not count.
     pub fn least_and_greatest(&self) -> Option<((usize, Timestamp), Timestamp)> {
-        let active = self.channels.iter().enumerate();
-        let active = active.filter(|(_, channel)| channel.status == WatermarkStatus::Active);
-        let watermarks = active.map(|(index, channel)| (index, channel.watermark));
+        let aligned = self.channels.iter().enumerate().filter(|(_, channel)| channel.aligned);
+        let watermarks = aligned.map(|(index, channel)| (index, channel.watermark));
         let least = watermarks.clone().min_by_key(|(_, watermark)| *watermark)?;
         Some((least, watermarks.map(|(_, watermark)| watermark).max()?))
     }

@@ -5,7 +5,12 @@ use super::{
     Backpressure, GuestSegment, OperatorChain, OperatorError, Outputs,
     operator_chain::{ChainNode, NodeKind},
 };
-use crate::{base::clock::Timestamp, connector::SplitChange, graph::stream_graph::StreamNode, wasm::GuestError};
+use crate::{
+    base::{clock::Timestamp, stream_element::WatermarkStatus},
+    connector::SplitChange,
+    graph::stream_graph::StreamNode,
+    wasm::GuestError,
+};
 
 /// What concerns event time in a node of the chain.
 #[derive(Debug, Default)]
@@ -14,11 +19,13 @@ pub(super) struct EventTime {
     generates_watermarks: bool,
     /// Place of the native source whose splits it is told of.
     source: Option<usize>,
+    /// The split that was named last.
+    split: u32,
 }
 
 impl EventTime {
     pub(super) fn new<'a>(mut operators: impl Iterator<Item = &'a StreamNode>) -> Self {
-        Self { generates_watermarks: operators.any(|operator| operator.generates_watermarks), source: None }
+        Self { generates_watermarks: operators.any(|operator| operator.generates_watermarks), source: None, split: 0 }
     }
 }
 
@@ -41,18 +48,43 @@ impl OperatorChain {
         self.nodes.iter().any(|node| node.event_time.generates_watermarks)
     }
 
-    /// Tells operators that make watermarks what time it is, and hands on what they make.
+    /// The watermark that operators right behind a native source make of its records, and its
+    /// status; none if there are no such operators.
+    pub fn source_watermark(&mut self, source: usize) -> Option<(Timestamp, WatermarkStatus)> {
+        let behind = self.nodes.iter_mut().filter(|node| node.event_time.source == Some(source));
+        behind.filter_map(|node| node.outputs().map(|outputs| outputs.watermark())).min_by_key(|(time, _)| *time)
+    }
+
+    /// Tells operators that make watermarks what time it is, and hands on what they make. Those
+    /// right behind a source that is paused are left out, lest it seems idle.
     ///
     /// # Errors
     /// Returns an error if an operator fails or the task is told to stop.
     pub fn advance_processing_time(
         &mut self,
         now: Timestamp,
+        is_paused: impl Fn(usize) -> bool,
         backpressure: &mut dyn Backpressure,
     ) -> Result<(), OperatorError> {
         for place in 0..self.nodes.len() {
-            if self.nodes[place].event_time.generates_watermarks && !self.nodes[place].ended {
+            let event_time = &self.nodes[place].event_time;
+            let paused = event_time.source.is_some_and(&is_paused);
+            if event_time.generates_watermarks && !paused && !self.nodes[place].ended {
                 self.call_segment(place, |segment| segment.advance_processing_time(now), backpressure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells operators right behind a source that it is read again after a pause.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails or the task is told to stop.
+    pub fn resume_source(&mut self, source: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+        for place in 0..self.nodes.len() {
+            let EventTime { source: of, split, .. } = self.nodes[place].event_time;
+            if of == Some(source) {
+                self.call_segment(place, |segment| segment.begin_split(split), backpressure)?;
             }
         }
         Ok(())
@@ -73,6 +105,7 @@ impl OperatorChain {
                 }
                 match change {
                     SplitChange::Begin(split) => {
+                        self.nodes[place].event_time.split = split;
                         self.call_segment(place, |segment| segment.begin_split(split), backpressure)?;
                     }
                     SplitChange::End(split) => {

@@ -31,7 +31,7 @@ use crate::{
 
 pub use chain_plan::{ChainPlan, Destination, GateTarget, PlanError, PlannedKind, PlannedNode, PlannedOutput};
 pub use metrics::{HoldingChannel, OperatorCounters, StateCounters, TaskCounters};
-pub use native_connectors::NativeConnectors;
+pub use native_connectors::{NativeConnectors, PrintedRows};
 pub use operator_chain::{ChainSetup, OperatorChain, SourcePoll};
 pub use outputs::Outputs;
 pub use row_errors::{RowErrorPolicy, RowErrors, RowErrorsError};

@@ -28,7 +28,8 @@ use crate::{
         stream_element::{RecordBatch, StopMode, StreamElement},
     },
     connector::{
-        Committable, ConnectorError, Permissions, ReaderContext, ReaderOutput, SinkWriter, SourceSplit, WriterContext,
+        Committable, ConnectorError, Permissions, ReaderContext, ReaderOutput, SinkWriter, SourceSplit, Verdict,
+        WriterContext,
     },
     graph::{
         job_graph::{ChainedOperator, JobVertex},
@@ -366,7 +367,11 @@ impl OperatorChain {
                 self.drain(to.node, backpressure)
             }
             NodeKind::Sink(sink) => {
-                sink.writer.write(batch).map_err(|error| sink.failed(error))?;
+                sink.writer.write(batch).map_err(|error| {
+                    // A row that could not be put aside fails the writer too; the cause is the file.
+                    let failure = self.row_errors.borrow_mut().take_failure();
+                    failure.map_or_else(|| sink.failed(error), OperatorError::RowErrors)
+                })?;
                 sink.dirty = true;
                 self.counters.count_out(batch.count, batch.data.len());
                 Ok(())
@@ -688,7 +693,7 @@ impl Opener<'_> {
             local.collect::<Rc<[_]>>()
         });
         let counters = self.setup.counters.operator(operator.node.id);
-        if operator.node.key_type.is_some() {
+        if matches!(planned.kind, PlannedKind::Segment(_)) && operator.node.key_type.is_some() {
             counters.state.get_or_init(StateCounters::default);
         }
         Ok(ChainNode {
@@ -761,6 +766,7 @@ impl Opener<'_> {
             record_type: operator.node.output_type.clone().unwrap_or_default(),
             permissions: Arc::clone(&self.setup.permissions),
             clock: self.setup.clock.clone(),
+            row_bytes_max: self.setup.limits.row_bytes_max,
             reject: Box::new(move |row| row_errors.borrow_mut().reject(node, row.position, row.message, row.payload)),
         };
         let reader = self.setup.connectors.create_reader(connector, context);
@@ -776,6 +782,7 @@ impl Opener<'_> {
         connector: &ConnectorSpec,
     ) -> Result<NativeSink, OperatorError> {
         let node = operator.node.id;
+        let row_errors = Rc::clone(&self.row_errors);
         let context = WriterContext {
             subtask_index: self.setup.context.subtask_index,
             parallelism: self.setup.context.parallelism,
@@ -783,6 +790,19 @@ impl Opener<'_> {
             record_type: operator.node.input_types.first().cloned().unwrap_or_default(),
             permissions: Arc::clone(&self.setup.permissions),
             clock: self.setup.clock.clone(),
+            reject: Box::new(move |row, message, payload| {
+                let mut row_errors = row_errors.borrow_mut();
+                match row_errors.reject_row(node, Some(row), message, payload) {
+                    Verdict::Skip => Ok(()),
+                    Verdict::Fail => {
+                        let position = match row_errors.position(Some(row)) {
+                            from if from.is_empty() => format!("row {row} of the batch"),
+                            from => format!("row {row} of the batch, from {from}"),
+                        };
+                        Err(ConnectorError::BadRow { position, message: message.to_owned() })
+                    }
+                }
+            }),
         };
         let writer = self.setup.connectors.create_writer(connector, context);
         let writer = writer.map_err(|error| OperatorError::Connector { node, error, position: String::new() })?;

@@ -208,13 +208,11 @@ impl Outputs {
         std::mem::take(&mut self.split_times)
     }
 
-    /// The least watermark of all exits; an idle one counts as the highest.
-    pub(super) fn watermark(&self) -> Timestamp {
-        let watermark = |output: &Output| match output.status {
-            WatermarkStatus::Active => output.watermark,
-            WatermarkStatus::Idle => Timestamp::MAX,
-        };
-        self.outputs.iter().map(watermark).min().unwrap_or(Timestamp::MAX)
+    /// The least watermark of all exits, and whether all are idle.
+    pub(super) fn watermark(&self) -> (Timestamp, WatermarkStatus) {
+        let watermark = self.outputs.iter().map(|output| output.watermark).min().unwrap_or(Timestamp::MAX);
+        let active = self.outputs.iter().any(|output| output.status == WatermarkStatus::Active);
+        (watermark, if active { WatermarkStatus::Active } else { WatermarkStatus::Idle })
     }
 
     /// Sends what waits for room in the channels.

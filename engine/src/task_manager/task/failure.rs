@@ -134,7 +134,8 @@ fn hint(failure: GuestFailure, entry_point: EntryPoint) -> &'static str {
         },
         GuestFailure::MemoryLimit => "raise sandbox.memory.max if the plugin needs more",
         GuestFailure::StackOverflow => "look for recursion without an end",
-        GuestFailure::OutputLimit => "emit less in one call, or raise sandbox.emit.bytes-max or sandbox.emit.rows-max",
+        // The message names the limit.
+        GuestFailure::OutputLimit => "emit less, or raise this limit if so much is meant",
         GuestFailure::BadBatch => "rebuild the plugin with the SDK of this engine",
         GuestFailure::UserError if entry_point == EntryPoint::ProcessBatch => {
             "to go on without such rows, set execution.row-errors.policy to skip or dead-letter"

@@ -16,7 +16,7 @@ use crossbeam_channel::{Receiver, Select, Sender, TrySendError, bounded};
 use super::times::{TaskTimes, Waiting};
 use crate::{
     base::clock::Clock,
-    protocol::job_master::{FailureCause, SplitAnswer},
+    protocol::job_master::{FailureCause, MaxAllowedWatermark, SplitAnswer},
     task_manager::{
         network::{InputGates, Progress, ResultPartition},
         operator::{Backpressure, Interrupted, SharedPlugin},
@@ -44,6 +44,7 @@ enum TaskMessage {
     /// Look at the reason to stop.
     Stop,
     SplitAssigned(SplitAnswer),
+    AlignWatermark(MaxAllowedWatermark),
 }
 
 /// Reaches a task from any thread; never waits.
@@ -78,6 +79,12 @@ impl MailboxSender {
         }
     }
 
+    /// Hands over how far a source's watermark may rise. If there is no room, the answer to its
+    /// next report will do.
+    pub(super) fn align_watermark(&self, max_allowed: MaxAllowedWatermark) {
+        drop(self.messages.try_send(TaskMessage::AlignWatermark(max_allowed)));
+    }
+
     /// Why the task was told to stop, if it was.
     pub(super) fn stop_reason(&self) -> Option<StopReason> {
         self.stop.lock().expect("no code panics while it holds the lock").clone()
@@ -109,6 +116,7 @@ pub(super) struct Mailbox {
     messages: Receiver<TaskMessage>,
     sender: Arc<MailboxSender>,
     splits: VecDeque<SplitAnswer>,
+    alignments: VecDeque<MaxAllowedWatermark>,
     clock: Clock,
     times: Arc<TaskTimes>,
     peer_gone_grace: Duration,
@@ -120,7 +128,18 @@ impl Mailbox {
         let sender = MailboxSender { messages: sender, stop: Mutex::new(None), cancel: CancelFlag::default() };
         let sender = Arc::new(sender);
         let to_task = Arc::clone(&sender);
-        (Self { messages, sender, splits: VecDeque::new(), clock, times, peer_gone_grace }, to_task)
+        (
+            Self {
+                messages,
+                sender,
+                splits: VecDeque::new(),
+                alignments: VecDeque::new(),
+                clock,
+                times,
+                peer_gone_grace,
+            },
+            to_task,
+        )
     }
 
     /// Takes what has come.
@@ -129,6 +148,7 @@ impl Mailbox {
             match message {
                 TaskMessage::Stop => {}
                 TaskMessage::SplitAssigned(answer) => self.splits.push_back(answer),
+                TaskMessage::AlignWatermark(max_allowed) => self.alignments.push_back(max_allowed),
             }
         }
         if self.sender.cancel_flag().is_canceled() { Err(Interrupted) } else { Ok(()) }
@@ -139,9 +159,14 @@ impl Mailbox {
         self.splits.pop_front()
     }
 
-    /// True if an answer to a request for a split has not been taken.
-    pub(super) fn has_splits(&self) -> bool {
-        !self.splits.is_empty()
+    /// The next answer to a report of a watermark.
+    pub(super) fn take_alignment(&mut self) -> Option<MaxAllowedWatermark> {
+        self.alignments.pop_front()
+    }
+
+    /// True if an answer to a request or report has not been taken.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.splits.is_empty() || !self.alignments.is_empty()
     }
 
     /// Waits for a message, for what `wait_for` names, or until so much time has passed.

@@ -15,6 +15,7 @@
 
 mod failure;
 mod mailbox;
+pub mod source_alignment;
 mod stream_task;
 mod times;
 
@@ -43,8 +44,8 @@ use crate::{
     graph::job_graph::{Artifact, JobVertex},
     protocol::{
         job_master::{
-            FailureCause, HoldingSubtask, OperatorMetric, Recoverability, SplitAnswer, TaskExecutionStateUpdate,
-            TaskMetrics, TaskState,
+            FailureCause, HoldingSubtask, MaxAllowedWatermark, OperatorMetric, Recoverability, SplitAnswer,
+            TaskExecutionStateUpdate, TaskMetrics, TaskState,
             operator_metrics::{
                 CURRENT_INPUT_WATERMARK, CURRENT_OUTPUT_WATERMARK, MAX_KEY_GROUP_STATE_BYTES, NUM_EVENT_TIME_TIMERS,
                 NUM_PROCESSING_TIME_TIMERS, NUM_STATE_ENTRIES, STATE_BYTES,
@@ -312,6 +313,10 @@ impl RunningTask for TaskHandle {
 
     fn split_assigned(&self, answer: SplitAnswer) {
         self.shared.sender.split_assigned(answer);
+    }
+
+    fn align_watermark(&self, max_allowed: MaxAllowedWatermark) {
+        self.shared.sender.align_watermark(max_allowed);
     }
 
     fn metrics(&self) -> TaskMetrics {

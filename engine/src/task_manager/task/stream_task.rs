@@ -13,14 +13,23 @@ use super::{
     Reporter, TaskServices,
     failure::Culprit,
     mailbox::{Mailbox, PreparedPlugin, WaitFor},
+    source_alignment::SourceAlignment,
     times::Waiting,
 };
 use crate::{
-    base::{clock::Clock, config::options, ids::BlobDigest},
-    connector::{Committable, Permissions, SplitAssignment},
-    graph::job_graph::{IntermediateDataSet, JobVertex},
+    base::{
+        clock::{Clock, Timestamp},
+        config::options,
+        ids::BlobDigest,
+        stream_element::WatermarkStatus,
+    },
+    connector::{AlignmentOptions, Committable, Permissions, SplitAssignment},
+    graph::{
+        job_graph::{IntermediateDataSet, JobVertex},
+        stream_graph::Operator,
+    },
     protocol::{
-        job_master::{FailureCause, Recoverability, SplitAnswer, SplitRequest, TaskState},
+        job_master::{FailureCause, Recoverability, SplitAnswer, SplitRequest, TaskState, WatermarkReport},
         task_executor::{JobInformation, ResultPartitionDeployment, TaskDeployment},
     },
     task_manager::{
@@ -43,7 +52,7 @@ const SOURCE_BATCH_BYTES: usize = 32 << 10;
 const SINK_FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two publications of what only the task's thread can read.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
-/// The same when the task goes to wait, after which nothing would be published.
+/// The same when the task waits and has done something since.
 const PUBLISH_INTERVAL_IDLE: Duration = Duration::from_millis(20);
 
 /// Everything that makes one attempt.
@@ -120,15 +129,15 @@ impl StreamTask {
             row_error_policy: policy,
             counters: Arc::clone(counters),
         };
-        let chain = OperatorChain::open(setup).map_err(|error| self.stop(&error))?;
+        let mut chain = OperatorChain::open(setup).map_err(|error| self.stop(&error))?;
         self.mailbox.take_messages()?;
         reporter.report(TaskState::Running);
 
         let interval = self.info.configuration.get(&options::AUTO_WATERMARK_INTERVAL);
         let watermark_interval = (chain.generates_watermarks() && !interval.is_zero()).then_some(interval);
-        let sources = chain.sources().into_iter().map(|(place, node)| Source { place, node, phase: Phase::Ready });
+        let sources = self.open_sources(&mut chain)?;
         let mut task_loop = TaskLoop {
-            sources: sources.collect(),
+            sources,
             chain,
             gates,
             mailbox: &mut self.mailbox,
@@ -137,6 +146,7 @@ impl StreamTask {
             attempt: &self.deployment,
             sinks_flushed: Duration::ZERO,
             published: Duration::ZERO,
+            unpublished: true,
             watermark_interval,
             watermarks_due: watermark_interval.map(|interval| self.services.clock.monotonic() + interval),
             counters,
@@ -148,6 +158,37 @@ impl StreamTask {
             LoopError::Operator(error) => self.stop(&error),
             LoopError::Gate(error) => self.gate_failed(error),
         })
+    }
+
+    fn open_sources(&self, chain: &mut OperatorChain) -> Result<Vec<Source>, Stop> {
+        let mut sources = Vec::new();
+        for (place, node) in chain.sources() {
+            let operators = self.vertex().operators.iter();
+            let operator = operators.map(|operator| &operator.node).find(|operator| Some(operator.id) == node);
+            let options = match operator.map(|operator| &operator.operator) {
+                Some(Operator::Source(connector)) => AlignmentOptions::parse(connector),
+                _ => Ok(None),
+            };
+            let node_id = node.unwrap_or(0);
+            let options = options.map_err(|error| {
+                self.stop(&OperatorError::Connector { node: node_id, error, position: String::new() })
+            })?;
+            let mut alignment = None;
+            if let Some(options) = options {
+                if chain.source_watermark(place).is_some() {
+                    let now = self.services.clock.monotonic();
+                    alignment = Some(SourceAlignment::new(options.update_interval, now));
+                } else {
+                    tracing::warn!(
+                        task = self.context.task_name,
+                        "source {node_id} does not wait for its group: its watermark strategy is not in its chain; \
+                         give both one parallelism and do not separate them"
+                    );
+                }
+            }
+            sources.push(Source { place, node, phase: Phase::Ready, alignment });
+        }
+        Ok(sources)
     }
 
     /// What connectors may open: what was granted, and the artifacts.
@@ -266,6 +307,14 @@ struct Source {
     /// Its node, if it gets splits.
     node: Option<u32>,
     phase: Phase,
+    /// How it waits for other sources.
+    alignment: Option<SourceAlignment>,
+}
+
+impl Source {
+    fn is_paused(&self) -> bool {
+        self.alignment.as_ref().is_some_and(SourceAlignment::is_paused)
+    }
 }
 
 enum LoopError {
@@ -301,6 +350,8 @@ struct TaskLoop<'a> {
     attempt: &'a TaskDeployment,
     sinks_flushed: Duration,
     published: Duration,
+    /// True if something was done since.
+    unpublished: bool,
     /// Time between two watermarks, if operators of the chain make them.
     watermark_interval: Option<Duration>,
     /// When they make them next, on the monotonic clock.
@@ -318,6 +369,7 @@ impl TaskLoop<'_> {
             let now = self.clock.monotonic();
             let next_flush = self.chain.flush_if_due(now, self.mailbox)?;
             self.take_care(now)?;
+            self.align_sources(now)?;
 
             let mut progress = self.fire_timers()?;
             for index in 0..self.sources.len() {
@@ -330,6 +382,7 @@ impl TaskLoop<'_> {
             if self.chain.is_ended() && self.gates.open_channels() == 0 {
                 return Ok(self.chain.finish(self.mailbox)?);
             }
+            self.unpublished |= progress;
             if !progress {
                 self.wait(now, next_flush)?;
             }
@@ -359,7 +412,33 @@ impl TaskLoop<'_> {
         }
         if self.watermarks_due.is_some_and(|due| due <= now) {
             self.watermarks_due = self.watermark_interval.map(|interval| now + interval);
-            self.chain.advance_processing_time(self.clock.now(), self.mailbox)?;
+            let Self { chain, sources, mailbox, clock, .. } = self;
+            let is_paused = |place| sources.iter().any(|source| source.place == place && source.is_paused());
+            chain.advance_processing_time(clock.now(), is_paused, &mut **mailbox)?;
+        }
+        Ok(())
+    }
+
+    /// Reports how far sources are that wait for others, and lets them pause or go on.
+    fn align_sources(&mut self, now: Duration) -> Result<(), OperatorError> {
+        while let Some(max_allowed) = self.mailbox.take_alignment() {
+            let source = self.sources.iter_mut().find(|source| source.node == Some(max_allowed.node));
+            if let Some(alignment) = source.and_then(|source| source.alignment.as_mut()) {
+                alignment.allow(max_allowed.watermark);
+            }
+        }
+        for source in &mut self.sources {
+            let (Some(alignment), Some(node)) = (&mut source.alignment, source.node) else { continue };
+            let Some((watermark, status)) = self.chain.source_watermark(source.place) else { continue };
+            if alignment.take_report(watermark, now) {
+                // Nobody waits for a source that is idle.
+                let watermark = if status == WatermarkStatus::Idle { Timestamp::MAX } else { watermark };
+                let report = WatermarkReport { attempt: self.attempt.attempt, node, watermark };
+                (self.services.events)(TaskEvent::ReportWatermark(report));
+            }
+            if alignment.update(watermark) {
+                self.chain.resume_source(source.place, self.mailbox)?;
+            }
         }
         Ok(())
     }
@@ -395,6 +474,9 @@ impl TaskLoop<'_> {
     /// Lets a source do what it can. Returns false if it can do nothing now.
     fn step_source(&mut self, index: usize, now: Duration) -> Result<bool, OperatorError> {
         let source = &mut self.sources[index];
+        if source.is_paused() {
+            return Ok(false);
+        }
         match source.phase {
             Phase::Ready => {}
             Phase::IdleUntil(at) if at <= now => {}
@@ -426,22 +508,27 @@ impl TaskLoop<'_> {
 
     /// Waits until there is something to do.
     fn wait(&mut self, now: Duration, next_flush: Option<Duration>) -> Result<(), OperatorError> {
-        if self.mailbox.has_splits() {
+        if self.mailbox.has_answers() {
             // It came while the task waited for room.
             return Ok(());
         }
         self.chain.flush_sinks()?;
-        if self.published + PUBLISH_INTERVAL_IDLE <= now {
+        let publish_at = self.published + PUBLISH_INTERVAL_IDLE;
+        if self.unpublished && publish_at <= now {
             self.published = now;
+            self.unpublished = false;
             self.publish();
         }
+        let publish_at = self.unpublished.then_some(publish_at);
         let alarms = self.sources.iter().filter_map(|source| match source.phase {
             Phase::IdleUntil(at) | Phase::RequestSplitAt(at) => Some(at),
             Phase::Ready | Phase::SplitRequested | Phase::Ended => None,
         });
         let next_timer = self.chain.next_processing_time();
         let next_timer = next_timer.map(|at| self.clock.monotonic() + at.since(self.clock.now()));
-        let alarm = alarms.chain(next_flush).chain(next_timer).chain(self.watermarks_due).min();
+        let reports = self.sources.iter().filter_map(|source| source.alignment.as_ref().map(SourceAlignment::due));
+        let due = self.watermarks_due.into_iter().chain(next_timer).chain(publish_at);
+        let alarm = alarms.chain(next_flush).chain(reports).chain(due).min();
         let timeout = alarm.map(|at| at.saturating_sub(self.clock.monotonic()));
         Ok(self.mailbox.wait(Waiting::Idle, timeout, WaitFor::Element(&self.gates))?)
     }

@@ -4,6 +4,8 @@
 //! Invariant: `at` never passes the end of the text, and what is appended to an
 //! output from a string is UTF-8.
 
+use wide::u8x16;
+
 use super::{DEPTH_MAX, JsonError};
 
 /// Errors are boxed so that the result of each step fits into registers.
@@ -15,11 +17,19 @@ pub(super) struct Cursor<'a> {
     /// Offset of the next byte.
     pub(super) at: usize,
     depth: usize,
+    /// True if line ends are white space as any other.
+    lines: bool,
 }
 
 impl<'a> Cursor<'a> {
+    /// For a value that makes up the text.
     pub(super) fn new(text: &'a str) -> Self {
-        Self { text, at: 0, depth: 0 }
+        Self { text, at: 0, depth: 0, lines: true }
+    }
+
+    /// For a value that ends on the first line of the text, wherever that line ends.
+    pub(super) fn of_first_line(text: &'a str) -> Self {
+        Self { lines: false, ..Self::new(text) }
     }
 
     #[inline]
@@ -40,7 +50,10 @@ impl<'a> Cursor<'a> {
 
     #[inline]
     pub(super) fn skip_space(&mut self) {
-        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+        while let Some(byte @ (b' ' | b'\t' | b'\n' | b'\r')) = self.peek() {
+            if byte == b'\n' && !self.lines {
+                return;
+            }
             self.at += 1;
         }
     }
@@ -128,7 +141,12 @@ impl<'a> Cursor<'a> {
 
     /// Walks over any value, checking its syntax. As in `serde_json`, escapes of
     /// surrogates need not come in pairs here and numbers may be out of range.
+    #[inline(always)]
     pub(super) fn skip_value(&mut self) -> Parsed<()> {
+        if self.take(b'"') { self.skip_string() } else { self.skip_other_value() }
+    }
+
+    fn skip_other_value(&mut self) -> Parsed<()> {
         const { assert!(DEPTH_MAX <= 128, "one bit for each open container") };
         // The lowest bit tells whether the innermost container is an object.
         let mut objects: u128 = 0;
@@ -186,21 +204,19 @@ impl<'a> Cursor<'a> {
     }
 
     /// Walks over the rest of a string, behind its opening quote.
-    #[inline]
+    #[inline(always)]
     pub(super) fn skip_string(&mut self) -> Parsed<()> {
-        loop {
+        self.at = find_special(self.bytes(), self.at);
+        if self.take(b'"') { Ok(()) } else { self.skip_escaped_string() }
+    }
+
+    #[cold]
+    fn skip_escaped_string(&mut self) -> Parsed<()> {
+        while self.peek() == Some(b'\\') {
+            self.escape()?;
             self.at = find_special(self.bytes(), self.at);
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(());
-                }
-                Some(b'\\') => {
-                    self.escape()?;
-                }
-                _ => return Err(self.bad_string_byte()),
-            }
         }
+        if self.take(b'"') { Ok(()) } else { Err(self.bad_string_byte()) }
     }
 
     /// Appends the rest of a string, behind its opening quote, without quotes and escapes.
@@ -208,33 +224,20 @@ impl<'a> Cursor<'a> {
     pub(super) fn read_string(&mut self, out: &mut Vec<u8>) -> Parsed<()> {
         let start = self.at;
         self.at = find_special(self.bytes(), start);
-        if self.peek() == Some(b'"') {
-            out.extend_from_slice(&self.bytes()[start..self.at]);
-            self.at += 1;
-            return Ok(());
-        }
-        self.at = start;
-        self.read_escaped_string(out)
+        out.extend_from_slice(&self.bytes()[start..self.at]);
+        if self.take(b'"') { Ok(()) } else { self.read_escaped_string(out) }
     }
 
     #[cold]
     fn read_escaped_string(&mut self, out: &mut Vec<u8>) -> Parsed<()> {
-        loop {
+        while self.peek() == Some(b'\\') {
+            let decoded = self.unescape()?;
+            out.extend_from_slice(decoded.encode_utf8(&mut [0; 4]).as_bytes());
             let start = self.at;
             self.at = find_special(self.bytes(), start);
             out.extend_from_slice(&self.bytes()[start..self.at]);
-            match self.peek() {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(());
-                }
-                Some(b'\\') => {
-                    let decoded = self.unescape()?;
-                    out.extend_from_slice(decoded.encode_utf8(&mut [0; 4]).as_bytes());
-                }
-                _ => return Err(self.bad_string_byte()),
-            }
         }
+        if self.take(b'"') { Ok(()) } else { Err(self.bad_string_byte()) }
     }
 
     #[cold]
@@ -330,53 +333,53 @@ impl<'a> Cursor<'a> {
         let Some(b'0'..=b'9') = self.peek() else {
             return Err(self.unexpected("a digit"));
         };
-        while let Some(b'0'..=b'9') = self.peek() {
-            self.at += 1;
-        }
+        self.take_digits();
         Ok(())
     }
 
-    /// Reads a whole number: whether it is below zero, and its magnitude.
-    #[inline]
-    pub(super) fn read_integer(&mut self, expected: &'static str) -> Parsed<(bool, u64)> {
-        /// As many digits always fit into a `u64`.
-        const SAFE_DIGITS: usize = 19;
-        let start = self.at;
-        let negative = self.take(b'-');
-        let first_digit = self.at;
-        let magnitude = self.take_digits();
-        let count = self.at - first_digit;
-        let more = matches!(self.peek(), Some(b'.' | b'e' | b'E'));
-        let leading_zero = count > 1 && self.bytes()[first_digit] == b'0';
-        if count == 0 || count > SAFE_DIGITS || leading_zero || more || (negative && magnitude == 0) {
-            return self.read_unusual_integer(start, expected);
+    /// Takes a whole number without sign of at most 15 digits; None: it is something else.
+    #[inline(always)]
+    pub(super) fn take_short_integer(&mut self) -> Option<u64> {
+        const POWERS: [u64; 8] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000];
+        let rest = self.rest();
+        let first = u64::from_le_bytes(*rest.first_chunk()?);
+        let mut count = digit_count(first);
+        let mut value = leading_digits(first, count);
+        if count == 8 {
+            let second = u64::from_le_bytes(*rest[8..].first_chunk()?);
+            let more = digit_count(second);
+            let power = POWERS.get(more)?;
+            value = value * power + if more == 0 { 0 } else { leading_digits(second, more) };
+            count += more;
         }
-        Ok((negative, magnitude))
+        let behind = rest.get(count)?;
+        let leading_zero = first as u8 == b'0' && count > 1;
+        if count == 0 || leading_zero || matches!(behind, b'.' | b'e' | b'E') {
+            return None;
+        }
+        self.at += count;
+        Some(value)
     }
 
-    /// Takes all digits; returns their value modulo 2^64.
-    #[inline(always)]
-    fn take_digits(&mut self) -> u64 {
-        const POWERS: [u64; 9] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
-        let mut value = 0_u64;
-        while let Some(block) = self.rest().first_chunk::<8>() {
-            let (count, digits) = leading_digits(u64::from_le_bytes(*block));
-            value = value.wrapping_mul(POWERS[count]).wrapping_add(digits);
+    /// Takes all digits.
+    #[inline]
+    fn take_digits(&mut self) {
+        while let Some(window) = self.rest().first_chunk() {
+            let count = digit_count(u64::from_le_bytes(*window));
             self.at += count;
             if count < 8 {
-                return value;
+                return;
             }
         }
-        while let Some(digit @ b'0'..=b'9') = self.peek() {
-            value = value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
+        while let Some(b'0'..=b'9') = self.peek() {
             self.at += 1;
         }
-        value
     }
 
+    /// Reads any whole number: whether it is below zero, and its magnitude.
     #[cold]
-    fn read_unusual_integer(&mut self, start: usize, expected: &'static str) -> Parsed<(bool, u64)> {
-        self.at = start;
+    pub(super) fn read_unusual_integer(&mut self, expected: &'static str) -> Parsed<(bool, u64)> {
+        let start = self.at;
         if !matches!(self.peek(), Some(b'-' | b'0'..=b'9')) {
             return Err(self.unexpected(expected));
         }
@@ -399,49 +402,71 @@ impl<'a> Cursor<'a> {
 const ONES: u64 = 0x0101_0101_0101_0101;
 const TOPS: u64 = 0x8080_8080_8080_8080;
 
-/// How many of eight bytes, the first one lowest, are digits before the first
-/// that is none, and their value. Without branches: lengths of numbers vary.
+/// How many of eight bytes, the first one lowest, are digits before the first that is none.
 #[inline(always)]
-fn leading_digits(bytes: u64) -> (usize, u64) {
+fn digit_count(bytes: u64) -> usize {
     let digits = bytes ^ (ONES * 0x30);
     let others = (digits.wrapping_add(ONES * (0x80 - 10)) | digits) & TOPS;
-    let count = others.trailing_zeros() / 8;
+    others.trailing_zeros() as usize / 8
+}
+
+/// The value of the first digits of eight bytes, at least one. Without branches: lengths of numbers vary.
+#[inline(always)]
+fn leading_digits(bytes: u64, count: usize) -> u64 {
     // Zeros in front; none of the bytes behind the digits is left.
-    let padded = digits.checked_shl(64 - 8 * count).unwrap_or(0);
+    let padded = (bytes ^ (ONES * 0x30)).wrapping_shl(64 - 8 * count as u32);
     let pairs = padded.wrapping_mul(10).wrapping_add(padded >> 8);
     let upper = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
     let lower = (pairs >> 16 & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
-    (count as usize, upper.wrapping_add(lower) >> 32)
+    upper.wrapping_add(lower) >> 32
 }
 
 /// Offset of the first quote, backslash or control character at or after `from`,
-/// or the length of the text. Two words at a time, which the compiler turns into
-/// vector instructions where that pays.
+/// or the length of the text.
 #[inline(always)]
 fn find_special(text: &[u8], from: usize) -> usize {
     let rest = text.get(from..).unwrap_or_default();
-    let (blocks, tail) = rest.as_chunks::<16>();
+    let Some((first, rest)) = rest.split_first_chunk() else { return find_special_in_tail(text, from) };
+    let specials = special_bits(first);
+    if specials != 0 {
+        return from + specials.trailing_zeros() as usize;
+    }
+    let (blocks, tail) = rest.as_chunks::<64>();
     for (index, block) in blocks.iter().enumerate() {
-        let [low, high] = block.as_chunks::<8>().0 else { continue };
-        let low = special_tops(u64::from_le_bytes(*low));
-        let high = special_tops(u64::from_le_bytes(*high));
-        if low | high != 0 {
-            let found = if low != 0 { low.trailing_zeros() } else { 64 + high.trailing_zeros() };
-            return from + 16 * index + found as usize / 8;
+        let [a, b, c, d] = block.as_chunks().0 else { break };
+        let low = u64::from(special_bits(a)) | u64::from(special_bits(b)) << 16;
+        let high = u64::from(special_bits(c)) | u64::from(special_bits(d)) << 16;
+        let specials = low | high << 32;
+        if specials != 0 {
+            return from + 16 + 64 * index + specials.trailing_zeros() as usize;
         }
     }
-    let is_special = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
-    tail.iter().position(is_special).map_or(text.len(), |found| text.len() - tail.len() + found)
+    find_special_in_tail(text, text.len() - tail.len())
 }
 
-/// Of eight bytes, the top bit of each special one; exact up to and with the first.
+/// As [`find_special`], for texts too short for its steps.
+#[inline(never)]
+fn find_special_in_tail(text: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while let Some(block) = text.get(at..).and_then(|rest| rest.first_chunk()) {
+        match special_bits(block) {
+            0 => at += block.len(),
+            specials => return at + specials.trailing_zeros() as usize,
+        }
+    }
+    let tail = text.get(at..).unwrap_or_default();
+    let found = tail.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..0x20));
+    found.map_or(text.len(), |found| at + found)
+}
+
+/// A bit for each quote, backslash and control character.
 #[inline(always)]
-fn special_tops(bytes: u64) -> u64 {
-    // A byte below a limit borrows from its own top bit.
-    let quotes = (bytes ^ (ONES * b'"' as u64)).wrapping_sub(ONES);
-    let backslashes = (bytes ^ (ONES * b'\\' as u64)).wrapping_sub(ONES);
-    let controls = bytes.wrapping_sub(ONES * 0x20);
-    (quotes | backslashes | controls) & !bytes & TOPS
+fn special_bits(block: &[u8; 16]) -> u32 {
+    let bytes = u8x16::new(*block);
+    // The exclusive or puts the quote right behind the control characters.
+    let shifted = bytes ^ u8x16::splat(2);
+    let others = shifted.min(u8x16::splat(0x20)).simd_eq(shifted);
+    (others | bytes.simd_eq(u8x16::splat(b'\\'))).to_bitmask()
 }
 
 #[cfg(test)]
@@ -455,24 +480,26 @@ mod tests {
             (*b"1234567,", 7, 1_234_567),
             (*b"0000001}", 7, 1),
             (*b"9,999999", 1, 9),
-            (*b",2345678", 0, 0),
             (*b"1:\xff\xff\xff\xff\xff\xff", 1, 1),
             (*b"42/55555", 2, 42),
             (*b"99999999", 8, 99_999_999),
         ] {
-            assert_eq!(leading_digits(u64::from_le_bytes(text)), (count, value), "{text:?}");
+            let bytes = u64::from_le_bytes(text);
+            assert_eq!((digit_count(bytes), leading_digits(bytes, count)), (count, value), "{text:?}");
         }
+        assert_eq!(digit_count(u64::from_le_bytes(*b",2345678")), 0);
     }
 
     #[test]
     fn special_bytes_are_found_wherever_they_stand() {
         let is_special = |byte: u8| byte == b'"' || byte == b'\\' || byte < 0x20;
         for byte in 0..=u8::MAX {
-            for at in 0..40 {
-                let mut text = [b'x'; 40];
+            for at in 0..200 {
+                let mut text = [b'x'; 200];
                 text[at] = byte;
-                let expected = if is_special(byte) { at } else { 40 };
+                let expected = if is_special(byte) { at } else { 200 };
                 assert_eq!(find_special(&text, 0), expected, "{byte:#x} at {at}");
+                assert_eq!(find_special(&text, at), expected, "{byte:#x} at {at}");
             }
         }
     }

@@ -14,6 +14,10 @@ fn parse(descriptor: &str) -> TypeDescriptor {
 
 fn read(descriptor: &str, line: &str) -> Result<Vec<u8>, String> {
     let mut reader = JsonReader::new(&parse(descriptor)).expect("a type for JSON");
+    read_with(&mut reader, line)
+}
+
+fn read_with(reader: &mut JsonReader, line: &str) -> Result<Vec<u8>, String> {
     let mut out = b"before".to_vec();
     match reader.read(line, &mut out) {
         Ok(()) => Ok(out.split_off(6)),
@@ -87,6 +91,8 @@ fn what_was_learnt_from_one_line_does_not_harm_the_next() {
         (r#"{"a":1,"b":2}"#, &[1, 1, 2][..]),
         (r#"{"a":3,"b":4}"#, &[3, 1, 4]),
         (r#"{"b":4,"a":3}"#, &[3, 1, 4]),
+        (r#"{"a":3,"b":4}"#, &[3, 1, 4]),
+        (r#"{"a": 3,"b":  4}"#, &[3, 1, 4]),
         (r#"{"a": 3, "b": 4}"#, &[3, 1, 4]),
         (r#"{"a": 5, "b": 6}"#, &[5, 1, 6]),
         (r#"{"a": 5}"#, &[5, 0]),
@@ -100,6 +106,46 @@ fn what_was_learnt_from_one_line_does_not_harm_the_next() {
     let mut out = Vec::new();
     assert!(reader.read(r#"{"a": 5, "a key"#, &mut out).is_err());
     assert_eq!(reader.read(r#"{"a":1,"b":2}"#, &mut out), Ok(()));
+}
+
+#[test]
+fn names_of_variants_are_learnt_and_forgotten() {
+    let mut reader = JsonReader::new(&parse("S[A(T{a:u8})|*Other]")).expect("a type for JSON");
+    let names: Vec<String> = (0..20).map(|index| format!("name{index}")).collect();
+    let names = names.iter().map(String::as_str).chain(["a name that is longer than what is remembered"]);
+    for name in names.clone().chain(names.clone()).chain(names) {
+        for content in [r#"{"b":[1],"\ud800":2}"#, " [ ]", "{}", "null"] {
+            let line = format!("{{\"{name}\":{content}}}");
+            assert_eq!(read_with(&mut reader, &line), Ok(vec![1]), "{line}");
+            assert_eq!(read_with(&mut reader, r#"{"A":{"a":7}}"#), Ok(vec![0, 7]));
+        }
+        let line = format!("{{\"{name}\":{{\"b\":}}}}");
+        assert!(read_with(&mut reader, &line).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn the_first_line_of_a_text_is_read_as_one_alone() {
+    let mut reader = JsonReader::new(&parse("T{a:u8,b:string}")).expect("a type for JSON");
+    for (line, read) in [
+        (r#"{"a":1,"b":"x"}"#, true),
+        (" {\"b\" : \"\\n\" ,\t\"a\": 2 } \r", true),
+        (r#"{"a":300,"b":"x"}"#, false),
+        (r#"{"a":1,"b":"x"} {}"#, false),
+        (r#"{"a":1,"b":"x"#, false),
+        (r#"{"a":1"#, false),
+        ("", false),
+    ] {
+        for behind in ["\"}\n", "{\"a\":1,\"b\":\"x\"}\n", ",\"b\":\"x\"}\n", "}"] {
+            let (mut out, mut expected) = (b"before".to_vec(), b"before".to_vec());
+            assert_eq!(reader.read(line, &mut expected).is_ok(), read, "{line}");
+            let length = reader.read_first_line(&format!("{line}\n{behind}"), &mut out);
+            assert_eq!((length, out), (read.then_some(line.len()), expected), "{line}");
+        }
+        assert_eq!(reader.read_first_line(line, &mut Vec::new()), None, "a line without its end");
+    }
+    let long = format!("{}{{\"a\":1,\"b\":\"\"}}\n", " ".repeat(LINE_BYTES_MAX));
+    assert_eq!(reader.read_first_line(&long, &mut Vec::new()), None);
 }
 
 #[test]
@@ -581,6 +627,12 @@ fn agree(descriptor: &TypeDescriptor, line: &str) {
             }
             Err(error) => assert!(read.is_err(), "{descriptor} from {line}: serde_json says {error}"),
         }
+    }
+    if !line.contains('\n') {
+        let mut out = Vec::new();
+        let length = reader.read_first_line(&format!("{line}\n\"}}{line}"), &mut out);
+        assert_eq!(length, expected.is_ok().then_some(line.len()), "{descriptor} from {line}");
+        assert_eq!(out, expected.unwrap_or_default(), "{descriptor} from {line}");
     }
 }
 

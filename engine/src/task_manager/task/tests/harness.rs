@@ -27,7 +27,7 @@ use crate::{
     },
     connector::{
         ConnectorError, ReaderContext, ReaderOutput, SinkWriter, SourceReader, SourceSplit, SplitAssignment,
-        SplitEnumerator, WriterContext,
+        SplitChange, SplitEnumerator, WriterContext,
     },
     graph::{
         job_graph::{
@@ -59,6 +59,7 @@ pub struct TestNode {
     pub operator: Operator,
     pub inputs: usize,
     pub parallelism: u32,
+    pub generates_watermarks: bool,
 }
 
 /// An edge in a test's graph.
@@ -73,15 +74,20 @@ pub struct TestEdge {
 }
 
 pub fn source(id: u32, parallelism: u32, name: &str) -> TestNode {
-    TestNode { id, operator: Operator::Source(connector(name)), inputs: 0, parallelism }
+    TestNode { id, operator: Operator::Source(connector(name)), inputs: 0, parallelism, generates_watermarks: false }
 }
 
 pub fn sink(id: u32, parallelism: u32) -> TestNode {
-    TestNode { id, operator: Operator::Sink(connector("collect")), inputs: 1, parallelism }
+    TestNode { id, operator: Operator::Sink(connector("collect")), inputs: 1, parallelism, generates_watermarks: false }
 }
 
 pub fn guest(id: u32, parallelism: u32) -> TestNode {
-    TestNode { id, operator: Operator::Guest("Map".into()), inputs: 1, parallelism }
+    TestNode { id, operator: Operator::Guest("Map".into()), inputs: 1, parallelism, generates_watermarks: false }
+}
+
+/// An operator whose watermark is the number of rows that it has got.
+pub fn watermarks(id: u32, parallelism: u32) -> TestNode {
+    TestNode { generates_watermarks: true, ..guest(id, parallelism) }
 }
 
 pub fn connector(name: &str) -> ConnectorSpec {
@@ -123,9 +129,9 @@ fn stream_node(node: &TestNode) -> StreamNode {
         buffer_timeout: None,
         input_types: vec!["bytes".into(); node.inputs],
         output_type: Some("bytes".into()),
-        key_type: None,
+        key_type: node.operator.is_guest().then(|| "bytes".into()),
         states: Vec::new(),
-        generates_watermarks: false,
+        generates_watermarks: node.generates_watermarks,
     }
 }
 
@@ -345,6 +351,9 @@ pub enum Call {
     FireTimers(TimeDomain, Timestamp, u32),
     Watermark(Timestamp),
     Status(WatermarkStatus),
+    BeginSplit(u32),
+    EndSplit(u32),
+    ProcessingTime,
     EndInput(u32),
     Close,
 }
@@ -380,6 +389,8 @@ struct TestSegment {
     outputs: Outputs,
     cancel: CancelFlag,
     polls: u32,
+    rows: i64,
+    split: Option<u32>,
 }
 
 impl Plugin for TestPlugin {
@@ -404,6 +415,8 @@ impl Plugin for TestPlugin {
             outputs: request.outputs,
             cancel: request.cancel,
             polls: 0,
+            rows: 0,
+            split: None,
         };
         segment.note(Call::Open);
         Ok(Box::new(segment))
@@ -502,6 +515,10 @@ impl GuestSegment for TestSegment {
                 }
             }
         }
+        self.rows += i64::from(batch.count);
+        if let Some(split) = self.split {
+            self.outputs.report_split_time(split, Timestamp(self.rows));
+        }
         Ok(())
     }
 
@@ -557,15 +574,22 @@ impl GuestSegment for TestSegment {
         }
     }
 
-    fn begin_split(&mut self, _split: u32) -> Result<(), GuestError> {
+    fn begin_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.note(Call::BeginSplit(split));
+        self.split = Some(split);
         Ok(())
     }
 
-    fn end_split(&mut self, _split: u32) -> Result<(), GuestError> {
+    fn end_split(&mut self, split: u32) -> Result<(), GuestError> {
+        self.note(Call::EndSplit(split));
         Ok(())
     }
 
     fn advance_processing_time(&mut self, _now: Timestamp) -> Result<(), GuestError> {
+        self.note(Call::ProcessingTime);
+        for output in 0..u32::try_from(self.context.outputs.len()).unwrap() {
+            self.outputs.emit_watermark(output, Timestamp(self.rows));
+        }
         Ok(())
     }
 
@@ -602,7 +626,7 @@ pub type Collected = Arc<Mutex<BTreeMap<(u32, u32), Vec<Vec<u8>>>>>;
 /// Sources and sinks in memory.
 ///
 /// Sources: "numbers" reads splits of numbers, "idle" has nothing, "endless"
-/// never ends, "bad" has a row that does not fit, "panic" panics, "lines" has lines.
+/// never ends, "splits" reads two splits in turn, "bad" has a row that does not fit, "panic" panics, "lines" has lines.
 pub struct TestConnectors {
     pub collected: Collected,
     /// Counts the polls of "endless".
@@ -621,6 +645,8 @@ impl Connectors for TestConnectors {
             split: VecDeque::new(),
             read: 0,
             polls: Arc::clone(&self.polls),
+            changes: Vec::new(),
+            times: Vec::new(),
         }))
     }
 
@@ -639,6 +665,9 @@ struct TestReader {
     split: VecDeque<u8>,
     read: u64,
     polls: Arc<std::sync::atomic::AtomicU64>,
+    changes: Vec<SplitChange>,
+    /// How far splits were said to be.
+    times: Vec<(u32, i64)>,
 }
 
 impl SourceReader for TestReader {
@@ -668,6 +697,23 @@ impl SourceReader for TestReader {
                 Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Lines, count: 4, data }))
             }
             "lines" => Ok(ReaderOutput::End),
+            "splits" => {
+                use SplitChange::{Begin, End};
+                self.read += 1;
+                self.changes = match self.read {
+                    1 => vec![Begin(0), Begin(1), Begin(0)],
+                    2 => vec![Begin(1)],
+                    3 => vec![End(0)],
+                    _ => vec![End(1)],
+                };
+                if self.read == 4 {
+                    assert_eq!(self.times, [(0, 1), (1, 2), (1, 3)], "split and number of rows");
+                    return Ok(ReaderOutput::End);
+                }
+                let number = u8::try_from(self.read).unwrap();
+                row::append(&mut batch, Row { key_hash: 0, timestamp: NO_TIMESTAMP, payload: &[number] });
+                Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Rows, count: 1, data: Bytes::from(batch) }))
+            }
             "idle" => Ok(ReaderOutput::Idle(Duration::from_secs(3600))),
             "endless" => {
                 self.polls.fetch_add(1, Ordering::SeqCst);
@@ -692,6 +738,14 @@ impl SourceReader for TestReader {
             "panic" => panic!("the reader panicked"),
             other => panic!("no source {other}"),
         }
+    }
+
+    fn take_split_changes(&mut self) -> Vec<SplitChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn report_split_time(&mut self, split: u32, time: Timestamp) {
+        self.times.push((split, time.0));
     }
 
     fn position(&self) -> String {
@@ -831,6 +885,7 @@ impl Cluster {
                     }
                 }
                 TaskEvent::RequestSplit(request) => self.assign_split(request),
+                TaskEvent::ReportWatermark(_) => {}
             }
         }
     }
@@ -842,6 +897,7 @@ impl Cluster {
             match self.events.recv_timeout(DEADLINE).expect("the source asks in time") {
                 TaskEvent::StateChanged(update) => self.states.entry(update.attempt).or_default().push(update.state),
                 TaskEvent::RequestSplit(_) => return,
+                TaskEvent::ReportWatermark(_) => {}
             }
         }
     }

@@ -68,7 +68,7 @@ fn run_to_end(plugin: &Arc<CompiledPlugin>, job_graph: JobGraph) -> Vec<TaskExec
         net: Vec::new(),
     });
     let mut cluster = Cluster::with_plugin(Arc::new(Arc::clone(plugin)));
-    cluster.services.connectors = Arc::new(NativeConnectors);
+    cluster.services.connectors = Arc::new(NativeConnectors::default());
     let mut committers = Vec::new();
     let operators = job_graph
         .vertices

@@ -45,8 +45,8 @@ fn batches(hot_keys: u64, is_text: bool) -> Vec<RecordBatch> {
     (0..BATCHES).map(batch).collect()
 }
 
-fn keyed_state(criterion: &mut Criterion<ThreadCpuTime>) {
-    let mut group = criterion.benchmark_group("keyed state");
+fn keyed_operator(criterion: &mut Criterion<ThreadCpuTime>) {
+    let mut group = criterion.benchmark_group("keyed operator");
     group.throughput(Throughput::Elements(u64::from(ROWS)));
     for (key, is_text) in [("number", false), ("text", true)] {
         for hot_keys in [1_000, 50_000] {
@@ -57,20 +57,13 @@ fn keyed_state(criterion: &mut Criterion<ThreadCpuTime>) {
                 });
                 batches.iter().for_each(|batch| segment.process_batch(0, batch).expect("the guest is sound"));
                 let mut next = batches.iter().cycle();
-                let mut times: Vec<u64> = Vec::new();
-                for _ in 0..8000 {
-                    let batch = next.next().expect("they go round");
-                    let before = std::time::Instant::now();
-                    segment.process_batch(0, batch).expect("the guest is sound");
-                    times.push(before.elapsed().as_nanos() as u64);
-                }
-                times.sort();
-                println!(
-                    "{job} {key} {hot_keys}: p5 {:.1} p25 {:.1} p50 {:.1}",
-                    times[400] as f64 / 1024.0,
-                    times[2000] as f64 / 1024.0,
-                    times[4000] as f64 / 1024.0
-                );
+                let name = format!("{job} {key}");
+                group.bench_function(BenchmarkId::new(name, hot_keys), |bencher| {
+                    bencher.iter(|| {
+                        let batch = next.next().expect("they go round");
+                        segment.process_batch(0, batch).expect("the guest is sound");
+                    });
+                });
             }
         }
     }
@@ -80,6 +73,6 @@ fn keyed_state(criterion: &mut Criterion<ThreadCpuTime>) {
 criterion_group! {
     name = benches;
     config = Criterion::default().with_measurement(ThreadCpuTime);
-    targets = keyed_state
+    targets = keyed_operator
 }
 criterion_main!(benches);
