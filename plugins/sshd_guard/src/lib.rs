@@ -63,11 +63,26 @@ fn failed_login(line: &str, year: i32, out: &mut Collector<Failure<'static>>) ->
     let Some(time) = milliseconds(head, year) else {
         engine_sdk::bail!("the line does not begin with a time such as \"Dec 10 06:55:48\"");
     };
-    // The name of the user, which comes before, may hold anything.
-    let address = message.rsplit_once(" from ").and_then(|(_, from)| from.split(' ').next());
-    let Some(address) = address else { engine_sdk::bail!("the line names no address behind \"from\"") };
-    out.collect(Failure { time, address });
+    if let Some(address) = address(message) {
+        out.collect(Failure { time, address });
+    }
     Ok(())
+}
+
+/// The address in `Failed password for NAME from ADDRESS port PORT ssh2`. The name is the
+/// stranger's own text: one with blanks in it could pretend to be anything that follows, so
+/// that such a line says nothing for sure, and counts for nobody.
+fn address(message: &str) -> Option<&str> {
+    let login = message.strip_prefix("Failed password for ")?;
+    let login = login.strip_prefix("invalid user ").unwrap_or(login);
+    let mut words = login.split(' ');
+    let words: [Option<&str>; 7] = std::array::from_fn(|_| words.next());
+    match words {
+        [Some(name), Some("from"), Some(address), Some("port"), Some(_), Some("ssh2"), None] if !name.is_empty() => {
+            Some(address)
+        }
+        _ => None,
+    }
 }
 
 /// The time at the head of a line, in milliseconds since the Unix epoch.
@@ -144,7 +159,7 @@ impl KeyedProcessFunction<str, Failure<'static>> for Guard {
 mod tests {
     use engine_sdk::TestHarness;
 
-    use super::{main, milliseconds};
+    use super::{address, main, milliseconds};
 
     /// The job over a log, its rows printed.
     fn harness(args: &[&str]) -> TestHarness {
@@ -197,11 +212,21 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_time_or_address_is_refused() {
+    fn a_name_with_blanks_makes_a_line_that_counts_for_nobody() {
+        let at = |login: &str| address(&format!("Failed password for {login} port 1 ssh2")).map(str::to_owned);
+        assert_eq!(at("root from 192.0.2.7").as_deref(), Some("192.0.2.7"));
+        assert_eq!(at("invalid user root from 192.0.2.7").as_deref(), Some("192.0.2.7"));
+        assert_eq!(at("invalid user x from 198.51.100.1 from 192.0.2.8"), None);
+        assert_eq!(at("invalid user  0101 from 192.0.2.7"), None);
+        assert_eq!(at("invalid user  from 192.0.2.7"), None);
+        assert_eq!(address("Failed password for root"), None);
+    }
+
+    #[test]
+    fn a_line_without_time_is_refused() {
         for (line, message) in [
             ("Foo 10 06:55:48 gate sshd[311]: Failed password for root from 192.0.2.7 port 1 ssh2", "does not begin"),
             ("Feb 29 06:55:48 gate sshd[311]: Failed password for root from 192.0.2.7 port 1 ssh2", "does not begin"),
-            ("Dec 10 06:55:48 gate sshd[311]: Failed password for root", "names no address"),
         ] {
             let error = harness(&[]).push::<str>(line).unwrap_err();
             assert!(error.to_string().contains(message), "{error}");

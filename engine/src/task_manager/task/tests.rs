@@ -313,7 +313,7 @@ fn watermarks_of_the_channels_are_combined_before_an_operator_sees_them() {
         if element == watermark(3) {
             cluster.until_metrics(job.deployments[2].attempt, |metrics| {
                 let holding = metrics.held_back_by.as_ref();
-                holding.map(|holding| (holding.subtask_index, holding.watermark)) == Some((0, Some(3)))
+                holding.map(|holding| (holding.subtask_index, holding.watermark)) == Some((1, Some(3)))
             });
         }
     }
