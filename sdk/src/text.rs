@@ -132,11 +132,11 @@ const ASCII_ZEROS: u64 = 0x3030_3030_3030_3030;
 fn eight_digits(number: u64) -> u64 {
     // Two lanes of four digits, then four of two, then eight of one; each division by 100
     // or 10 is a multiplication that is exact for such short numbers.
-    let fours = number / 10_000 | (number % 10_000) << 32;
-    let hundreds = (fours * 5243) >> 19 & 0x0000_007f_0000_007f;
-    let twos = hundreds | (fours - 100 * hundreds) << 16;
-    let tens = (twos * 103) >> 10 & 0x000f_000f_000f_000f;
-    tens | (twos - 10 * tens) << 8
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
+    let hundreds = ((fours * 5243) >> 19) & 0x0000_007f_0000_007f;
+    let twos = hundreds | ((fours - 100 * hundreds) << 16);
+    let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
+    tens | ((twos - 10 * tens) << 8)
 }
 
 macro_rules! csv_displayed {
@@ -252,6 +252,10 @@ mod tests {
                 check(number as i8);
             }
         }
-        (check(u64::MAX), check(i64::MIN), check(i64::MAX), check(u16::MAX), check(i32::MIN));
+        check(u64::MAX);
+        check(i64::MIN);
+        check(i64::MAX);
+        check(u16::MAX);
+        check(i32::MIN);
     }
 }

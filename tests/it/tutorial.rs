@@ -69,11 +69,7 @@ Mar  1 07:00:00 gate sshd[318]: Failed password for root from 2001:db8::1 port 4
 ";
 
 /// Starts of the windows in milliseconds: the leap year 2024, UTC.
-const SSHD_ROWS: [&str; 3] = [
-    "1709164200000,192.0.2.7,3",
-    "1709164800000,192.0.2.7,1",
-    "1709276400000,2001:db8::1,1",
-];
+const SSHD_ROWS: [&str; 3] = ["1709164200000,192.0.2.7,3", "1709164800000,192.0.2.7,1", "1709276400000,2001:db8::1,1"];
 
 #[test]
 fn failed_logins_are_counted_by_window_and_address() {
@@ -86,14 +82,7 @@ fn an_alert_is_raised_once_for_each_window_with_too_many_failed_logins() {
     let input = directory.path().join("auth.log");
     fs::write(&input, SSHD_LOG).expect("writable");
     for (threshold, expected) in [
-        (
-            "0",
-            &[
-                "1709164262000,192.0.2.7",
-                "1709164800000,192.0.2.7",
-                "1709276400000,2001:db8::1",
-            ][..],
-        ),
+        ("0", &["1709164262000,192.0.2.7", "1709164800000,192.0.2.7", "1709276400000,2001:db8::1"][..]),
         ("1", &["1709164797000,192.0.2.7"]),
         ("3", &[]),
     ] {
