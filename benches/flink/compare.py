@@ -9,7 +9,7 @@ marginal  wall and CPU time per event between the small and the large input,
           which leaves start-up and warm-up out
 memory    peak resident memory on the large input, Flink's least over our greatest
 
-Needs `make build`, Java 17 and pip. Usage: compare.py [--fetch-only] [--pairs N] [QUERY ...]
+Needs `make build`, Java 17 and pip. Usage: compare.py [--fetch-only] [--pairs N] [--heap MB] [QUERY ...]
 """
 
 import argparse
@@ -142,21 +142,21 @@ def digest(directory):
     return result.stdout.split()[0], int(result.stderr.strip() or 0)
 
 
-def best_of_flink(query, files):
-    """The fastest way that Flink's side has for a query, and the smallest heap whose run
-    takes at most 1.1 times the wall time of its best."""
+def best_of_flink(query, files, heaps):
+    """The fastest way that Flink's side has for a query, and the smallest of the heaps (MB)
+    whose run takes at most 1.1 times the wall time of its best."""
     found = []
     for way in [query, f"{query}-window"] if query in WINDOWED else [query]:
         walls = {}
         # From the largest on: one that is too small may collect garbage for ever.
-        for heap in reversed(HEAPS_MB):
+        for heap in reversed(heaps):
             timeout = 3 * min(walls.values()) if walls else 900
             wall, _, _, code = run(flink_command(way, files, fresh("flink"), heap), timeout)
             if code != 0:
                 break
             walls[heap] = wall
         if not walls:
-            sys.exit(f"the peer does not run {way} with a heap of {HEAPS_MB[-1]} MB; see {WORK}/last-run.log")
+            sys.exit(f"the peer does not run {way} with a heap of {heaps[-1]} MB; see {WORK}/last-run.log")
         best = min(walls.values())
         found.append((best, way, min(heap for heap, wall in walls.items() if wall <= 1.1 * best)))
     _, way, heap = min(found)
@@ -167,10 +167,10 @@ def spread(values, digits=2):
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def compare(query, pairs):
+def compare(query, pairs, heaps):
     kind = kind_of(query)
     small, large = write_input(kind, SMALL), write_input(kind, LARGE)
-    way, heap = best_of_flink(query, large)
+    way, heap = best_of_flink(query, large, heaps)
     checked(engine_command(query, small, fresh("engine")), "the engine")
     checked(flink_command(way, small, fresh("flink"), heap), "Flink")
     ours, theirs = digest(os.path.join(WORK, "out", "engine")), digest(os.path.join(WORK, "out", "flink"))
@@ -211,6 +211,7 @@ def compare(query, pairs):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--heap", type=int, metavar="MB", help="Flink's heap, instead of a search for the smallest")
     parser.add_argument("--fetch-only", action="store_true", help="fetch Flink's jars and measure nothing")
     parser.add_argument("queries", nargs="*", default=QUERIES, metavar="QUERY")
     arguments = parser.parse_args()
@@ -223,7 +224,7 @@ def main():
         return
     compile_peer()
     for query in arguments.queries:
-        compare(query, arguments.pairs)
+        compare(query, arguments.pairs, [arguments.heap] if arguments.heap else HEAPS_MB)
 
 
 if __name__ == "__main__":
