@@ -178,7 +178,6 @@ fn status(f: impl FnOnce(&mut Segment) -> Result<(), Failed>) -> Status {
     }
 }
 
-
 /// Lets the engine know message and place of a panic, which a trap does not carry.
 fn install_panic_hook() {
     if HOOK_INSTALLED.replace(true) {

@@ -138,7 +138,7 @@ impl AlignedWindows {
 
 /// A duration of the user in milliseconds.
 fn millis(call: &str, what: &str, duration: Duration) -> Result<i64, String> {
-    if duration.subsec_nanos() % 1_000_000 != 0 {
+    if !duration.subsec_nanos().is_multiple_of(1_000_000) {
         return Err(format!("{call}: the {what} must be whole milliseconds, not {duration:?}"));
     }
     match i64::try_from(duration.as_millis()) {
