@@ -1,6 +1,9 @@
 //! Input for benches and tests: Nexmark events as JSON lines, and lines of words.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    ops::Range,
+};
 
 use nexmark::{EventGenerator, config::NexmarkConfig};
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -13,7 +16,16 @@ pub const BASE_TIME: u64 = 1_767_225_600_000;
 ///
 /// # Errors
 /// Returns an error if writing fails.
-pub fn write_nexmark(range: std::ops::Range<u64>, mut output: impl Write) -> io::Result<()> {
+pub fn write_nexmark(range: Range<u64>, output: impl Write) -> io::Result<()> {
+    write_every_nexmark(range, 1, output)
+}
+
+/// Writes the events of `range` that are a multiple of `step` (at least 1) after its first,
+/// one JSON object a line.
+///
+/// # Errors
+/// Returns an error if writing fails.
+pub fn write_every_nexmark(range: Range<u64>, step: u64, mut output: impl Write) -> io::Result<()> {
     let config = NexmarkConfig {
         base_time: BASE_TIME,
         first_rate: 1000,
@@ -21,8 +33,8 @@ pub fn write_nexmark(range: std::ops::Range<u64>, mut output: impl Write) -> io:
         out_of_order_group_size: 1,
         ..NexmarkConfig::default()
     };
-    let generator = EventGenerator::new(config).with_offset(range.start).with_step(1);
-    let count = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    let generator = EventGenerator::new(config).with_offset(range.start).with_step(step);
+    let count = usize::try_from(range.end.saturating_sub(range.start).div_ceil(step)).unwrap_or(usize::MAX);
     for event in generator.take(count) {
         serde_json::to_writer(&mut output, &event)?;
         output.write_all(b"\n")?;

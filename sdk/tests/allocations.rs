@@ -54,9 +54,9 @@ fn words(lines: &DataStream<str>) -> DataStream<str> {
 fn allocations(mut harness: TestHarness) -> u64 {
     let line = ["stream", "engine", "a", "somewhat-longer-word-than-others"].map(str::to_owned);
     let line = line.iter().cycle().take(WORDS).cloned().collect::<Vec<_>>().join(" ");
-    harness.push::<str>(&line).expect("the job takes lines");
+    harness.push_with_timestamp::<str>(&line, 1).expect("the job takes lines");
     let before = ALLOCATIONS.get();
-    harness.push::<str>(&line).expect("the job takes lines");
+    harness.push_with_timestamp::<str>(&line, 1).expect("the job takes lines");
     ALLOCATIONS.get() - before
 }
 
@@ -96,6 +96,41 @@ fn writing_text_does_not_allocate_for_each_word() {
             .flat_map(|word, out: &mut Collector<str>| out.csv((word, word.len() as u64)))
             .flat_map(|row, out: &mut Collector<str>| out.write(format_args!("<{row}>")))
             .filter(|row| row.is_empty())
+    }));
+}
+
+#[test]
+fn keeping_the_best_does_not_allocate_for_each_word() {
+    check(TestHarness::of_stream(|lines: DataStream<str>| {
+        words(&lines).key_by_ref(|word| word).deduplicate(Keep::First).updates()
+    }));
+    check(TestHarness::of_stream(|lines: DataStream<str>| {
+        let words = words(&lines);
+        words.key_by_ref(|word| word).top_n(3, |word| word.len()).updates(|word, _, out| out.collect(word))
+    }));
+}
+
+#[test]
+fn joining_does_not_allocate_for_each_word() {
+    check(TestHarness::of_stream(|lines: DataStream<str>| {
+        let words = words(&lines);
+        let known = words.key_by_ref(|word| word).deduplicate(Keep::First).updates();
+        let joined = words.key_by_ref(|word| word).regular_join(&known.key_by_ref(|word| word));
+        joined.process(|word, known, out: &mut Collector<str>| {
+            if word != known {
+                out.collect(word);
+            }
+        })
+    }));
+    check(TestHarness::of_stream(|lines: DataStream<str>| {
+        let words = words(&lines);
+        let known = words.key_by_ref(|word| word).deduplicate(Keep::First).updates();
+        let joined = words.key_by_ref(|word| word).interval_join(&known.key_by_ref(|word| word)).between(-5, 5);
+        joined.process(|word, known, _, out: &mut Collector<str>| {
+            if word != known {
+                out.collect(word);
+            }
+        })
     }));
 }
 

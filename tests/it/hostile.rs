@@ -82,9 +82,8 @@ fn state_and_timers_are_limited_and_checked() {
     let quotas = ["-D", "state.bytes-max=8mb", "-D", "state.timers.max=1000", "-D", "state.value.bytes-max=2mb"];
     let value = "state \"value\" of operator \"hostile 2\", key ";
     let timers = "timers of operator \"hostile 2\", key \"key\": more than 1000 timers";
-    let cases: [(&str, &[&str]); 4] = [
+    let cases: [(&str, &[&str]); 3] = [
         ("state-over-quota", &[value, "takes more than 8388608 bytes: raise state.bytes-max"]),
-        ("state-tiny-over-quota", &[value, "takes more than 8388608 bytes: raise state.bytes-max"]),
         ("timers-many", &[timers, "raise state.timers.max"]),
         ("state-cut", &["the list of 1 entries ends in the middle of the 1th"]),
     ];
@@ -105,8 +104,8 @@ fn timers_that_wait_at_the_end_fire() {
     assert!(ended.status.success(), "{}", describe(&ended));
     // An event-time timer is left; the one by processing time for long ago fired before or was discarded.
     let rows = sorted_rows(&output);
-    assert_eq!(rows.iter().filter(|row| row.as_slice() == b"row").count(), 10);
-    assert!((1..=2).contains(&rows.iter().filter(|row| row.as_slice() == b"fired").count()), "{rows:?}");
+    assert_eq!(rows.iter().filter(|row| row.starts_with(b"row")).count(), 10);
+    assert!((1..=2).contains(&rows.iter().filter(|row| row.starts_with(b"fired")).count()), "{rows:?}");
 }
 
 #[test]

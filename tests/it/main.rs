@@ -2,6 +2,7 @@
 
 mod nexmark;
 mod word_count;
+mod tutorial;
 mod topology;
 mod refusals;
 mod grants;

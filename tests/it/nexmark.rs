@@ -10,7 +10,7 @@ use std::{
 
 use engine_tests::{
     nexmark::{answer, parse},
-    sha256, sorted_rows, submit,
+    sha256, sorted_rows, submit, text,
 };
 use flate2::{Compression, write::GzEncoder};
 
@@ -36,8 +36,10 @@ const ANSWERS: [(&str, usize, &str); 16] = [
     ("q20", 14_893, "f56f4c89e5334ec37f21605918645f242e41d9d69bfdeb0120d1dcb793a91a8b"),
     ("q22", 92_000, "b120b69da87022a60a7da03df59036e5ccbf793d40d67f163abcc68c7ac76f65"),
 ];
-/// Queries that the plugin knows.
-const PROVIDED: [&str; 4] = ["q0", "q1", "q2", "q22"];
+/// Those that look at each bid alone: enough to check how input is read.
+const STATELESS: [&str; 4] = ["q0", "q1", "q2", "q22"];
+/// Events may come this much behind others, in milliseconds; less than the plugin allows.
+const DISORDER: u64 = 3_900;
 
 fn events() -> &'static [u8] {
     static EVENTS_TEXT: OnceLock<Vec<u8>> = OnceLock::new();
@@ -49,18 +51,44 @@ fn events() -> &'static [u8] {
     })
 }
 
-/// Checks every query on `input` at parallelism 1, 2 and 4.
+/// Checks every query on `input` at parallelism 1 to 4.
 #[track_caller]
 fn check(directory: &Path, input: &Path) {
-    for (query, count, digest) in ANSWERS.iter().copied().filter(|(query, ..)| PROVIDED.contains(query)) {
-        for parallelism in [1, 2, 4] {
-            let output = directory.join(format!("{query}-{parallelism}"));
-            let input = input.to_str().expect("temporary paths are UTF-8");
-            let destination = output.to_str().expect("temporary paths are UTF-8");
-            submit(parallelism, "nexmark", &["--query", query, "--input", input, "--output", destination]);
-            let rows = sorted_rows(&output);
-            assert_eq!((rows.len(), sha256(&rows).as_str()), (count, digest), "{query} at parallelism {parallelism}");
-        }
+    for (query, count, digest) in ANSWERS {
+        check_query((query, count, digest), directory, input);
+    }
+}
+
+/// Checks the queries without state.
+#[track_caller]
+fn check_stateless(directory: &Path, input: &Path) {
+    for (query, count, digest) in ANSWERS.into_iter().filter(|(query, ..)| STATELESS.contains(query)) {
+        check_query((query, count, digest), directory, input);
+    }
+}
+
+#[track_caller]
+fn check_query((query, count, digest): (&str, usize, &str), directory: &Path, input: &Path) {
+    for parallelism in 1..=4 {
+        let output = directory.join(format!("{query}-{parallelism}"));
+        submit(parallelism, "nexmark", &["--query", query, "--input", text(input), "--output", text(&output)]);
+        let rows = sorted_rows(&output);
+        assert_eq!((rows.len(), sha256(&rows).as_str()), (count, digest), "{query} at parallelism {parallelism}");
+    }
+}
+
+fn lines() -> Vec<&'static [u8]> {
+    events().split_inclusive(|byte| *byte == b'\n').collect()
+}
+
+/// A generator of random numbers (SplitMix64): the same in each run.
+fn random(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
     }
 }
 
@@ -74,7 +102,7 @@ fn answers_from_one_file() {
 
 /// Writes the events into ten files in `directory`, each as `write` does.
 fn ten_parts(directory: &Path, extension: &str, write: impl Fn(&[u8]) -> Vec<u8>) -> PathBuf {
-    let lines: Vec<&[u8]> = events().split_inclusive(|byte| *byte == b'\n').collect();
+    let lines = lines();
     for (index, part) in lines.chunks(lines.len().div_ceil(10)).enumerate() {
         let path = directory.join(format!("events-{index}.{extension}"));
         fs::write(path, write(&part.concat())).expect("writable");
@@ -89,6 +117,38 @@ fn answers_from_a_glob_of_ten() {
     check(directory.path(), &glob);
 }
 
+/// Each file covers all of the time.
+#[test]
+fn answers_from_ten_files_with_lines_dealt_at_random() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut files = vec![Vec::new(); 10];
+    let mut random = random(1);
+    for line in lines() {
+        let file = usize::try_from(random() % 10).expect("it is small");
+        files[file].extend_from_slice(line);
+    }
+    for (index, file) in files.iter().enumerate() {
+        fs::write(directory.path().join(format!("events-{index}.ndjson")), file).expect("writable");
+    }
+    check(directory.path(), &directory.path().join("events-*.ndjson"));
+}
+
+#[test]
+fn answers_from_events_out_of_order() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (lines, mut random) = (lines(), random(2));
+    let mut order: Vec<_> = parse(events())
+        .iter()
+        .enumerate()
+        .map(|(index, event)| (event.timestamp() + random() % DISORDER, index))
+        .collect();
+    order.sort_unstable();
+    let disordered: Vec<_> = order.iter().map(|(_, index)| lines[*index]).collect();
+    let input = directory.path().join("events.ndjson");
+    fs::write(&input, disordered.concat()).expect("writable");
+    check(directory.path(), &input);
+}
+
 #[test]
 fn answers_from_gzip() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -97,7 +157,7 @@ fn answers_from_gzip() {
         encoder.write_all(part).expect("writing to memory does not fail");
         encoder.finish().expect("writing to memory does not fail")
     });
-    check(directory.path(), &glob);
+    check_stateless(directory.path(), &glob);
 }
 
 #[test]
@@ -105,7 +165,7 @@ fn answers_from_zstandard() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let input = directory.path().join("events.ndjson.zst");
     fs::write(&input, zstd::encode_all(events(), 1).expect("writing to memory does not fail")).expect("writable");
-    check(directory.path(), &input);
+    check_stateless(directory.path(), &input);
 }
 
 /// The model serves where there are no answers of another engine: for other events.

@@ -1,10 +1,8 @@
-import java.io.BufferedOutputStream;
-import java.io.IOException;
-import java.io.OutputStream;
-import java.io.Serializable;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
+import java.util.function.ToLongFunction;
 import org.apache.flink.api.common.RuntimeExecutionMode;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.functions.AggregateFunction;
@@ -12,18 +10,12 @@ import org.apache.flink.api.common.functions.FilterFunction;
 import org.apache.flink.api.common.functions.FlatMapFunction;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
-import org.apache.flink.api.connector.sink2.Sink;
-import org.apache.flink.api.connector.sink2.SinkWriter;
-import org.apache.flink.api.connector.sink2.WriterInitContext;
 import org.apache.flink.api.java.tuple.Tuple2;
+import org.apache.flink.api.java.tuple.Tuple3;
 import org.apache.flink.configuration.Configuration;
+import org.apache.flink.configuration.PipelineOptions;
+import org.apache.flink.configuration.StateBackendOptions;
 import org.apache.flink.connector.file.src.FileSource;
-import org.apache.flink.connector.file.src.reader.SimpleStreamFormat;
-import org.apache.flink.connector.file.src.reader.StreamFormat;
-import org.apache.flink.core.fs.FSDataInputStream;
-import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.core.JsonFactory;
-import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.core.JsonParser;
-import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.core.JsonToken;
 import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.windowing.assigners.GlobalWindows;
@@ -32,18 +24,22 @@ import org.apache.flink.util.Collector;
 /**
  * The peer's side of the comparison: the queries of the Nexmark and word count plugins on
  * Apache Flink's DataStream API, in one JVM, written to be as fast as its API allows: lines are
- * parsed as bytes without a String each, only the fields used are decoded, objects are reused,
- * rows are formatted into a byte buffer.
+ * parsed as bytes without a String each, only the fields used are decoded, only the records used
+ * are sent, objects are reused, state is on the heap, rows are formatted into a byte buffer.
  *
  * <p>Arguments: query, parallelism, output directory, input files.
  */
 public final class Peer {
-    /** A bid with the fields that the queries use. */
-    public static final class Bid {
-        public long auction;
-        public long bidder;
-        public long price;
-        public long dateTime;
+    private static final TypeInformation<Events.Bid> BID = TypeInformation.of(Events.Bid.class);
+
+    private final StreamExecutionEnvironment env;
+    private final org.apache.flink.core.fs.Path[] inputs;
+    private final Path output;
+
+    private Peer(StreamExecutionEnvironment env, org.apache.flink.core.fs.Path[] inputs, Path output) {
+        this.env = env;
+        this.inputs = inputs;
+        this.output = output;
     }
 
     public static void main(String[] args) throws Exception {
@@ -57,52 +53,227 @@ public final class Peer {
         Files.createDirectories(output);
 
         Configuration configuration = new Configuration();
+        configuration.set(StateBackendOptions.STATE_BACKEND, "hashmap");
+        // Refuses types that would go through Kryo.
+        configuration.set(PipelineOptions.GENERIC_TYPES, false);
         StreamExecutionEnvironment env =
                 StreamExecutionEnvironment.createLocalEnvironment(parallelism, configuration);
         env.setRuntimeMode(RuntimeExecutionMode.STREAMING);
         env.getConfig().enableObjectReuse();
+        new Peer(env, inputs, output).build(query);
+        env.execute(query);
+    }
+
+    private void build(String query) {
         switch (query) {
-            case "q0" -> bids(env, inputs).sinkTo(new RowSink<>(output.toString(), (bid, row) -> {
-                row.number(bid.auction).separator().number(bid.bidder).separator();
-                row.number(bid.price).separator().number(bid.dateTime).end();
-            }));
-            case "q1" -> bids(env, inputs)
+            case "q0" -> writeBids(bids());
+            case "q1" -> writeBids(bids()
                     .map(bid -> {
                         bid.price = bid.price * 908 / 1000;
                         return bid;
                     })
-                    .returns(Bid.class)
-                    .sinkTo(new RowSink<>(output.toString(), (bid, row) -> {
-                        row.number(bid.auction).separator().number(bid.bidder).separator();
-                        row.number(bid.price).separator().number(bid.dateTime).end();
-                    }));
-            case "q2" -> bids(env, inputs)
-                    .filter((FilterFunction<Bid>) bid -> bid.auction % 123 == 0)
-                    .sinkTo(new RowSink<>(output.toString(), (bid, row) ->
-                            row.number(bid.auction).separator().number(bid.price).end()));
-            case "word-count" -> wordCount(env, inputs, output);
+                    .returns(BID));
+            case "q2" -> write(
+                    bids().filter((FilterFunction<Events.Bid>) bid -> bid.auction % 123 == 0),
+                    (bid, row) -> row.number(bid.auction).separator().number(bid.price).end());
+            case "q3" -> sellersAuctions();
+            case "q4" -> averagePrices();
+            case "q5" -> writeCounts(timedBids()
+                    .keyBy(bid -> bid.auction, Types.LONG)
+                    .process(new Bids.CountInSlidingWindows())
+                    .keyBy(count -> count.windowEnd, Types.LONG)
+                    .process(new Bids.MostBids()));
+            case "q5-window" -> writeCounts(Windows.mostBids(timedBids()));
+            case "q7" -> writeBids(timedBids()
+                    .keyBy(bid -> bid.price % Bids.HighestBids.PARTS, Types.LONG)
+                    .process(new Bids.HighestBids())
+                    .keyBy(Bids.HighestBids::windowOf, Types.LONG)
+                    .process(new Bids.HighestBids()));
+            case "q7-window" -> writeBids(Windows.highestBids(timedBids()));
+            case "q8" -> writeSellers(
+                    timedPeopleAndAuctions().keyBy(event -> event.person, Types.LONG).process(new Joins.NewSellers()));
+            case "q8-window" -> writeSellers(Windows.newSellers(timedPeopleAndAuctions()));
+            case "q9" -> write(winners(Events::namedAuctionOrBid), (winner, row) -> {
+                Events.AuctionOrBid auction = winner.auction;
+                row.number(auction.bid.auction).separator().text(auction.itemName).separator();
+                row.number(auction.category).separator().number(auction.seller).separator();
+                row.number(auction.bid.dateTime).separator().number(auction.expires).separator();
+                row.number(winner.best.bidder).separator().number(winner.best.price).separator();
+                row.number(winner.best.dateTime).end();
+            });
+            case "q11" -> writeSessions(
+                    timedBids().keyBy(bid -> bid.bidder, Types.LONG).process(new Bids.Sessions()));
+            case "q11-window" -> writeSessions(Windows.sessions(timedBids()));
+            case "q15" -> dailyDistinct();
+            case "q17" -> write(
+                    bids().keyBy(
+                                    bid -> Tuple2.of(bid.auction, Bids.Statistics.dayOf(bid)),
+                                    Types.TUPLE(Types.LONG, Types.LONG))
+                            .process(new Bids.AuctionStatistics()),
+                    (auction, row) -> {
+                        row.number(auction.auction).separator().number(auction.day).separator();
+                        row.number(auction.bids).separator().number(auction.low).separator();
+                        row.number(auction.least).separator().number(auction.greatest).separator();
+                        row.number(auction.sum / auction.bids).separator().number(auction.sum).end();
+                    });
+            case "q18" -> writeBids(bids()
+                    .keyBy(bid -> Tuple2.of(bid.bidder, bid.auction), Types.TUPLE(Types.LONG, Types.LONG))
+                    .process(new Bids.LastBids()));
+            case "q19" -> write(
+                    bids().keyBy(bid -> bid.auction, Types.LONG)
+                            .process(new Bids.TopTen())
+                            .returns(Bids.TopTen.rowType()),
+                    (ranked, row) -> {
+                        Events.Bid bid = ranked.f0;
+                        row.number(bid.auction).separator().number(bid.bidder).separator().number(bid.price);
+                        row.separator().number(bid.dateTime).separator().number(ranked.f1).end();
+                    });
+            case "q20" -> write(
+                    events(Events.AuctionOrBid.class, Events::auctionOrBid)
+                            .keyBy(event -> event.bid.auction, Types.LONG)
+                            .process(new Joins.BidsWithAuction(10))
+                            .returns(Joins.BidsWithAuction.rowType()),
+                    (joined, row) -> {
+                        Events.Bid bid = joined.f0;
+                        row.number(bid.auction).separator().number(bid.bidder).separator().number(bid.price);
+                        row.separator().number(bid.dateTime).separator().number(joined.f1.f0).separator();
+                        row.number(joined.f1.f1).end();
+                    });
+            case "word-count" -> wordCount();
             default -> throw new IllegalArgumentException("unknown query " + query);
         }
-        env.execute(query);
     }
 
-    private static DataStream<Bid> bids(StreamExecutionEnvironment env, org.apache.flink.core.fs.Path[] inputs) {
-        FileSource<Bid> source = FileSource.forRecordStreamFormat(new BidFormat(), inputs).build();
-        return env.fromSource(source, WatermarkStrategy.noWatermarks(), "bids");
+    /** Events in the order of the files; the last watermark comes at their end, and no other. */
+    private <T> DataStream<T> events(Class<T> type, Events.Decoder<T> decoder) {
+        return source(type, decoder, WatermarkStrategy.noWatermarks());
     }
 
-    private static void wordCount(
-            StreamExecutionEnvironment env, org.apache.flink.core.fs.Path[] inputs, Path output) {
-        FileSource<byte[]> source = FileSource.forRecordStreamFormat(new LineFormat(), inputs).build();
-        env.fromSource(source, WatermarkStrategy.noWatermarks(), "lines")
-                .flatMap(new Words())
-                .returns(Types.STRING)
-                .keyBy(word -> word)
-                .window(GlobalWindows.createWithEndOfStreamTrigger())
-                .aggregate(new Count())
-                .returns(Types.TUPLE(Types.STRING, Types.LONG))
-                .sinkTo(new RowSink<>(output.toString(), (count, row) ->
-                        row.text(count.f0).separator().number(count.f1).end()));
+    /** Events with watermarks that allow for four seconds of disorder. */
+    private <T> DataStream<T> timedEvents(Class<T> type, Events.Decoder<T> decoder, Time<T> time) {
+        return source(type, decoder, WatermarkStrategy.<T>forBoundedOutOfOrderness(Duration.ofSeconds(4))
+                .withTimestampAssigner((event, previous) -> time.applyAsLong(event)));
+    }
+
+    private interface Time<T> extends ToLongFunction<T>, java.io.Serializable {}
+
+    private <T> DataStream<T> source(Class<T> type, Events.Decoder<T> decoder, WatermarkStrategy<T> watermarks) {
+        FileSource<T> source =
+                FileSource.forRecordStreamFormat(new Events.EventFormat<>(type, decoder), inputs).build();
+        return env.fromSource(source, watermarks, "events");
+    }
+
+    private DataStream<Events.Bid> bids() {
+        return events(Events.Bid.class, Events::bid);
+    }
+
+    private DataStream<Events.Bid> timedBids() {
+        return timedEvents(Events.Bid.class, Events::bid, bid -> bid.dateTime);
+    }
+
+    private DataStream<Events.PersonOrAuction> timedPeopleAndAuctions() {
+        return timedEvents(Events.PersonOrAuction.class, Events::personOrAuction, event -> event.dateTime);
+    }
+
+    private DataStream<Joins.Winner> winners(Events.Decoder<Events.AuctionOrBid> decoder) {
+        return timedEvents(Events.AuctionOrBid.class, decoder, event -> event.bid.dateTime)
+                .keyBy(event -> event.bid.auction, Types.LONG)
+                .process(new Joins.WinningBids());
+    }
+
+    /** q3: what cannot be part of a row is not sent. */
+    private void sellersAuctions() {
+        write(
+                events(Events.PersonOrAuction.class, Events::personOrAuction)
+                        .filter((FilterFunction<Events.PersonOrAuction>) event -> event.isPerson
+                                ? switch (event.state) {
+                                    case "or", "id", "ca" -> true;
+                                    default -> false;
+                                }
+                                : event.category == 10)
+                        .keyBy(event -> event.person, Types.LONG)
+                        .process(new Joins.SellersAuctions())
+                        .returns(Types.TUPLE(Types.STRING, Types.STRING, Types.STRING, Types.LONG)),
+                (seller, row) -> {
+                    row.text(seller.f0).separator().text(seller.f1).separator().text(seller.f2).separator();
+                    row.number(seller.f3).end();
+                });
+    }
+
+    /** q4: the few winning bids are added up by category. */
+    private void averagePrices() {
+        write(
+                winners(Events::auctionOrBid)
+                        .map(winner -> Tuple3.of(winner.auction.category, winner.best.price, 1L))
+                        .returns(Types.TUPLE(Types.LONG, Types.LONG, Types.LONG))
+                        .keyBy(price -> price.f0, Types.LONG)
+                        .window(GlobalWindows.createWithEndOfStreamTrigger())
+                        .reduce((left, right) -> Tuple3.of(left.f0, left.f1 + right.f1, left.f2 + right.f2)),
+                (price, row) -> row.number(price.f0).separator().number(price.f1 / price.f2).end());
+    }
+
+    /** q15: distinct bidders and distinct auctions are spread differently; the parts are added up by day. */
+    private void dailyDistinct() {
+        DataStream<Events.Bid> bids = bids();
+        DataStream<Bids.Statistics> bidders = distinct(bids, true);
+        write(
+                bidders.union(distinct(bids, false))
+                        .keyBy(part -> part.day, Types.LONG)
+                        .window(GlobalWindows.createWithEndOfStreamTrigger())
+                        .reduce((left, right) -> left.copy().plus(right)),
+                (day, row) -> {
+                    row.number(day.day).separator().number(day.bids).separator().number(day.low).separator();
+                    row.number(day.middle).separator().number(day.high).separator();
+                    row.number(day.bidders).separator().number(day.auctions).end();
+                });
+    }
+
+    private static DataStream<Bids.Statistics> distinct(DataStream<Events.Bid> bids, boolean ofBidders) {
+        return bids.keyBy(Bids.Distinct.partAndDay(ofBidders), Types.TUPLE(Types.LONG, Types.LONG))
+                .process(new Bids.Distinct(ofBidders));
+    }
+
+    private void wordCount() {
+        FileSource<byte[]> source = FileSource.forRecordStreamFormat(new Events.LineFormat(), inputs).build();
+        write(
+                env.fromSource(source, WatermarkStrategy.noWatermarks(), "lines")
+                        .flatMap(new Words())
+                        .returns(Types.STRING)
+                        .keyBy(word -> word)
+                        .window(GlobalWindows.createWithEndOfStreamTrigger())
+                        .aggregate(new Count())
+                        .returns(Types.TUPLE(Types.STRING, Types.LONG)),
+                (count, row) -> row.text(count.f0).separator().number(count.f1).end());
+    }
+
+    private <T> void write(DataStream<T> rows, Rows.Formatter<T> formatter) {
+        rows.sinkTo(new Rows.RowSink<>(output, formatter));
+    }
+
+    private void writeBids(DataStream<Events.Bid> bids) {
+        write(bids, (bid, row) -> {
+            row.number(bid.auction).separator().number(bid.bidder).separator();
+            row.number(bid.price).separator().number(bid.dateTime).end();
+        });
+    }
+
+    private void writeCounts(DataStream<Bids.AuctionCount> counts) {
+        write(counts, (count, row) -> {
+            row.number(count.windowEnd).separator().number(count.auction).separator().number(count.bids).end();
+        });
+    }
+
+    private void writeSellers(DataStream<Tuple3<Long, String, Long>> sellers) {
+        write(sellers, (seller, row) -> {
+            row.number(seller.f0).separator().text(seller.f1).separator().number(seller.f2).end();
+        });
+    }
+
+    private void writeSessions(DataStream<Bids.Session> sessions) {
+        write(sessions, (session, row) -> {
+            row.number(session.bidder).separator().number(session.bids).separator();
+            row.number(session.first).separator().number(session.last + Bids.Sessions.GAP).end();
+        });
     }
 
     /** Splits lines into lower-case words of ASCII letters, digits and underscores. */
@@ -150,226 +321,6 @@ public final class Peer {
         public Tuple2<String, Long> merge(Tuple2<String, Long> left, Tuple2<String, Long> right) {
             left.f1 += right.f1;
             return left;
-        }
-    }
-
-    /** Lines of a stream as ranges of one buffer. */
-    private static final class Lines {
-        private final FSDataInputStream input;
-        private byte[] buffer = new byte[1 << 16];
-        private int end;
-        private int next;
-        int start;
-        int length;
-
-        Lines(FSDataInputStream input) {
-            this.input = input;
-        }
-
-        boolean advance() throws IOException {
-            int scanned = next;
-            while (true) {
-                for (; scanned < end; scanned++) {
-                    if (buffer[scanned] == '\n') {
-                        start = next;
-                        length = scanned - next;
-                        next = scanned + 1;
-                        return true;
-                    }
-                }
-                if (next > 0) {
-                    System.arraycopy(buffer, next, buffer, 0, end - next);
-                    end -= next;
-                    scanned -= next;
-                    next = 0;
-                }
-                if (end == buffer.length) {
-                    buffer = java.util.Arrays.copyOf(buffer, 2 * buffer.length);
-                }
-                int read = input.read(buffer, end, buffer.length - end);
-                if (read < 0) {
-                    start = 0;
-                    length = end;
-                    next = end;
-                    return length > 0;
-                }
-                end += read;
-            }
-        }
-    }
-
-    /** Bids of a file of Nexmark events; other events are passed over. */
-    private static final class BidFormat extends SimpleStreamFormat<Bid> {
-        private static final JsonFactory JSON = new JsonFactory();
-
-        @Override
-        public Reader<Bid> createReader(org.apache.flink.configuration.Configuration configuration, FSDataInputStream stream) {
-            Lines lines = new Lines(stream);
-            return new StreamFormat.Reader<>() {
-                @Override
-                public Bid read() throws IOException {
-                    while (lines.advance()) {
-                        Bid bid = parse(lines.buffer, lines.start, lines.length);
-                        if (bid != null) {
-                            return bid;
-                        }
-                    }
-                    return null;
-                }
-
-                @Override
-                public void close() throws IOException {
-                    stream.close();
-                }
-            };
-        }
-
-        private static Bid parse(byte[] buffer, int start, int length) throws IOException {
-            try (JsonParser parser = JSON.createParser(buffer, start, length)) {
-                parser.nextToken();
-                if (!"Bid".equals(parser.nextFieldName())) {
-                    return null;
-                }
-                Bid bid = new Bid();
-                parser.nextToken();
-                String name;
-                while ((name = parser.nextFieldName()) != null) {
-                    switch (name) {
-                        case "auction" -> bid.auction = parser.nextLongValue(0);
-                        case "bidder" -> bid.bidder = parser.nextLongValue(0);
-                        case "price" -> bid.price = parser.nextLongValue(0);
-                        case "date_time" -> bid.dateTime = parser.nextLongValue(0);
-                        default -> {
-                            JsonToken token = parser.nextToken();
-                            if (token.isStructStart()) {
-                                parser.skipChildren();
-                            }
-                        }
-                    }
-                }
-                return bid;
-            }
-        }
-
-        @Override
-        public TypeInformation<Bid> getProducedType() {
-            return TypeInformation.of(Bid.class);
-        }
-    }
-
-    /** Lines of a file as bytes. */
-    private static final class LineFormat extends SimpleStreamFormat<byte[]> {
-        @Override
-        public Reader<byte[]> createReader(org.apache.flink.configuration.Configuration configuration, FSDataInputStream stream) {
-            Lines lines = new Lines(stream);
-            return new StreamFormat.Reader<>() {
-                @Override
-                public byte[] read() throws IOException {
-                    if (!lines.advance()) {
-                        return null;
-                    }
-                    return java.util.Arrays.copyOfRange(lines.buffer, lines.start, lines.start + lines.length);
-                }
-
-                @Override
-                public void close() throws IOException {
-                    stream.close();
-                }
-            };
-        }
-
-        @Override
-        public TypeInformation<byte[]> getProducedType() {
-            return TypeInformation.of(byte[].class);
-        }
-    }
-
-    /** Formats a record into a row. */
-    private interface Formatter<T> extends Serializable {
-        void format(T record, Row row);
-    }
-
-    /** A buffer of text. */
-    private static final class Row {
-        private byte[] bytes = new byte[256];
-        private int length;
-
-        Row number(long value) {
-            ensure(20);
-            if (value < 0) {
-                return text(Long.toString(value));
-            }
-            int digits = 1;
-            for (long rest = value; rest >= 10; rest /= 10) {
-                digits++;
-            }
-            for (int index = length + digits - 1; index >= length; index--) {
-                bytes[index] = (byte) ('0' + value % 10);
-                value /= 10;
-            }
-            length += digits;
-            return this;
-        }
-
-        Row text(String text) {
-            ensure(text.length());
-            for (int index = 0; index < text.length(); index++) {
-                bytes[length++] = (byte) text.charAt(index);
-            }
-            return this;
-        }
-
-        Row separator() {
-            ensure(1);
-            bytes[length++] = ',';
-            return this;
-        }
-
-        void end() {
-            ensure(1);
-            bytes[length++] = '\n';
-        }
-
-        private void ensure(int more) {
-            if (bytes.length - length < more) {
-                bytes = java.util.Arrays.copyOf(bytes, Math.max(2 * bytes.length, length + more));
-            }
-        }
-    }
-
-    /** Writes rows into one file per subtask. */
-    private static final class RowSink<T> implements Sink<T> {
-        private final String directory;
-        private final Formatter<T> formatter;
-
-        RowSink(String directory, Formatter<T> formatter) {
-            this.directory = directory;
-            this.formatter = formatter;
-        }
-
-        @Override
-        public SinkWriter<T> createWriter(WriterInitContext context) throws IOException {
-            Path file = Path.of(directory, "part-" + context.getTaskInfo().getIndexOfThisSubtask());
-            OutputStream output = new BufferedOutputStream(Files.newOutputStream(file), 1 << 16);
-            Row row = new Row();
-            return new SinkWriter<>() {
-                @Override
-                public void write(T record, Context writeContext) throws IOException {
-                    row.length = 0;
-                    formatter.format(record, row);
-                    output.write(row.bytes, 0, row.length);
-                }
-
-                @Override
-                public void flush(boolean endOfInput) throws IOException {
-                    output.flush();
-                }
-
-                @Override
-                public void close() throws IOException {
-                    output.close();
-                }
-            };
         }
     }
 }

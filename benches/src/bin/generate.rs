@@ -1,12 +1,14 @@
-//! Writes input files: `generate nexmark|words COUNT PARTS PREFIX` makes the files
-//! `PREFIX-0` … with together COUNT events or lines, in their order.
+//! Writes input files: `generate nexmark|nexmark-dealt|words COUNT PARTS PREFIX` makes the
+//! files `PREFIX-0` … with together COUNT events or lines. The files of `nexmark` and `words`
+//! follow one another; those of `nexmark-dealt` cover the same time, as files of several
+//! servers do: each gets every PARTS-th event, in order.
 
 use std::{env, fs::File, io::BufWriter, process::ExitCode};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [kind, count, parts, prefix] = arguments.as_slice() else {
-        eprintln!("usage: generate nexmark|words COUNT PARTS PREFIX");
+        eprintln!("usage: generate nexmark|nexmark-dealt|words COUNT PARTS PREFIX");
         return ExitCode::from(2);
     };
     let (Ok(count), Ok(parts @ 1..)) = (count.parse::<u64>(), parts.parse::<u64>()) else {
@@ -20,8 +22,11 @@ fn main() -> ExitCode {
             let output = BufWriter::with_capacity(1 << 20, file);
             match kind.as_str() {
                 "nexmark" => engine_benches::write_nexmark(range, output),
+                "nexmark-dealt" => engine_benches::write_every_nexmark(part..count, parts, output),
                 "words" => engine_benches::write_words(range.end - range.start, part, output),
-                _ => Err(std::io::Error::other(format!("no input called \"{kind}\": use nexmark or words"))),
+                _ => Err(std::io::Error::other(format!(
+                    "no input called \"{kind}\": use nexmark, nexmark-dealt or words"
+                ))),
             }
         });
         if let Err(error) = written {

@@ -3,8 +3,8 @@
 //! Records lie one behind the other in segments; an index of places, by the hash of
 //! key and namespace, finds them, so that an entry costs 16 bytes of header
 //! and 10 to 20 of index. A value of equal length is overwritten where it
-//! stands; otherwise a new record is appended and the old one is garbage, which
-//! moving what is left of the emptiest segment gets rid of.
+//! stands; otherwise a new record is appended and the old one is garbage; once
+//! it is a third of the log, what lives in the emptiest segment is moved.
 //!
 //! A clone is a snapshot: it shares index and segments, and from then on neither
 //! side changes what is shared. An update then goes to a new record, and the first
@@ -333,9 +333,10 @@ impl ValueTable {
     }
 
     fn compact_if_due(&mut self) {
-        // As much is moved as was thrown away: a segment is at least as empty as the average.
+        // A segment is at least as empty as the average: at most twice as much is moved as was
+        // thrown away, and the log is at most half longer than what lives.
         let garbage = self.log_bytes - self.live_bytes;
-        if GARBAGE_BYTES_MIN < garbage && self.live_bytes < garbage {
+        if GARBAGE_BYTES_MIN < garbage && self.live_bytes < 2 * garbage {
             self.compact();
         }
     }

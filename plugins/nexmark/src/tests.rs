@@ -82,8 +82,8 @@ fn an_auction_is_won_by_the_highest_bid_in_its_time() {
 
 #[test]
 fn windows_with_equal_bids_name_all_of_them() {
-    let start = 1_767_225_600_000;
-    let bid = |auction, bidder, price, after| BidEvent::Bid(bid(auction, bidder, price, start + after));
+    let start = 1_767_225_600_000_i64;
+    let bid = |auction, bidder, price, after: i64| BidEvent::Bid(bid(auction, bidder, price, start + after));
     let events = [bid(1, 1, 10, 0), bid(2, 2, 10, 1), bid(1, 1, 9, 9_999), bid(3, 1, 8, 10_000), bid(3, 2, 7, 19_999)];
     let row = |auction, bidder, price, after| format!("{auction},{bidder},{price},{}", start + after);
     assert_eq!(answer("q7", &events), [row(1, 1, 10, 0), row(2, 2, 10, 1), row(3, 1, 8, 10_000)]);

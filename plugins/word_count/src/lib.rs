@@ -71,7 +71,12 @@ mod tests {
             harness.push::<str>(line).unwrap();
         }
         harness.finish().unwrap();
-        assert_eq!(harness.lines().unwrap(), expected);
+        let mut counts = harness.lines().unwrap();
+        // Final counts come in no particular order.
+        if !args.contains(&"--updates") {
+            counts.sort();
+        }
+        assert_eq!(counts, expected);
     }
 
     #[test]
@@ -79,7 +84,7 @@ mod tests {
         check(
             &["--input", "log"],
             &["To be, or not TO_BE", "", "to  be-2:Ä;be"],
-            &["to,2", "be,3", "or,1", "not,1", "to_be,1", "2,1"],
+            &["2,1", "be,3", "not,1", "or,1", "to,2", "to_be,1"],
         );
     }
 

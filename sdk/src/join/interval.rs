@@ -234,11 +234,8 @@ impl Interval {
     #[inline]
     fn buckets(self, timestamp: i64, watermark: i64) -> impl Iterator<Item = [u8; 8]> {
         let (first, last) = self.partners(timestamp, watermark);
-        let range = match last < first {
-            true => 1..=0,
-            false => first.div_euclid(self.width())..=last.div_euclid(self.width()),
-        };
-        range.map(i64::to_be_bytes)
+        let buckets = first.div_euclid(self.width())..=last.div_euclid(self.width());
+        buckets.map(i64::to_be_bytes)
     }
 
     /// When the last record of a bucket of the first input is dropped.
@@ -292,7 +289,9 @@ fn timer_namespace(input: u8, bucket: [u8; 8]) -> [u8; 9] {
 /// handed their timestamps. `input` is the number of the record's.
 #[inline(always)]
 fn join<T, U, K, S, C>(
-    (own, other, key): (&mut Side<T, K, S>, &mut Side<U, K, C>, &mut Vec<u8>),
+    own: &mut Side<T, K, S>,
+    other: &mut Side<U, K, C>,
+    key: &mut Vec<u8>,
     (input, interval, timers): (u8, Interval, &Timers),
     record: T::Ref<'_>,
     element: Element,
@@ -380,7 +379,7 @@ where
             return late_left.take(record, timestamp, sides);
         }
         let record = L::peek(&record);
-        join((left, right, key), (0, *interval, timers), record, element, |right_timestamp, other| {
+        join(left, right, key, (0, *interval, timers), record, element, |right_timestamp, other| {
             let mut context = IntervalJoinContext { left_timestamp: timestamp, right_timestamp, side_outputs: sides };
             out.set_timestamp(context.timestamp());
             settle(function(record, other, &mut context, out));
@@ -398,7 +397,7 @@ where
             return late_right.take(record, timestamp, sides);
         }
         let record = R::peek(&record);
-        join((right, left, key), (1, interval.reversed(), timers), record, element, |left_timestamp, other| {
+        join(right, left, key, (1, interval.reversed(), timers), record, element, |left_timestamp, other| {
             let mut context = IntervalJoinContext { left_timestamp, right_timestamp: timestamp, side_outputs: sides };
             out.set_timestamp(context.timestamp());
             settle(function(other, record, &mut context, out));

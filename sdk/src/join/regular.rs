@@ -123,7 +123,9 @@ struct RegularJoinFunction<L: ?Sized, R: ?Sized, K: ?Sized, A, B, F> {
 /// Keeps a record, and finds those of the other input: `pair` is handed their timestamps.
 #[inline(always)]
 fn join<T, U, K, S, C>(
-    (own, other, key): (&mut Side<T, K, S>, &mut Side<U, K, C>, &mut Vec<u8>),
+    own: &mut Side<T, K, S>,
+    other: &mut Side<U, K, C>,
+    key: &mut Vec<u8>,
     record: T::Ref<'_>,
     element: Element,
     mut pair: impl FnMut(i64, U::Ref<'_>),
@@ -165,7 +167,7 @@ where
     fn process1(&mut self, record: L::View<'_>, element: Element, out: &mut Collector<U>, _: &mut SideOutputs) {
         let Self { left, right, function, key } = self;
         let record = L::peek(&record);
-        join((left, right, key), record, element, |timestamp, other| {
+        join(left, right, key, record, element, |timestamp, other| {
             out.set_timestamp(timestamp.max(element.timestamp));
             settle(function(record, other, out));
         });
@@ -175,7 +177,7 @@ where
     fn process2(&mut self, record: R::View<'_>, element: Element, out: &mut Collector<U>, _: &mut SideOutputs) {
         let Self { left, right, function, key } = self;
         let record = R::peek(&record);
-        join((right, left, key), record, element, |timestamp, other| {
+        join(right, left, key, record, element, |timestamp, other| {
             out.set_timestamp(timestamp.max(element.timestamp));
             settle(function(other, record, out));
         });

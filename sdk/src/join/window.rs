@@ -209,6 +209,7 @@ where
 
     /// As [`WindowedStream::trigger`].
     #[must_use]
+    #[expect(clippy::type_complexity, reason = "the type of the windows is that of their trigger")]
     pub fn trigger<T>(self, trigger: T) -> WindowedJoin<L, R, K, F, G, M, Triggered<TaggedUnion<L, R>, T>>
     where
         T: Trigger<TaggedUnion<L, R>>,

@@ -693,7 +693,7 @@ impl Opener<'_> {
             local.collect::<Rc<[_]>>()
         });
         let counters = self.setup.counters.operator(operator.node.id);
-        if operator.node.key_type.is_some() {
+        if matches!(planned.kind, PlannedKind::Segment(_)) && operator.node.key_type.is_some() {
             counters.state.get_or_init(StateCounters::default);
         }
         Ok(ChainNode {

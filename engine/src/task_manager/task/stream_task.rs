@@ -52,7 +52,7 @@ const SOURCE_BATCH_BYTES: usize = 32 << 10;
 const SINK_FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two publications of what only the task's thread can read.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
-/// The same when the task waits.
+/// The same when the task waits and has done something since.
 const PUBLISH_INTERVAL_IDLE: Duration = Duration::from_millis(20);
 
 /// Everything that makes one attempt.
@@ -146,7 +146,7 @@ impl StreamTask {
             attempt: &self.deployment,
             sinks_flushed: Duration::ZERO,
             published: Duration::ZERO,
-            unpublished: false,
+            unpublished: true,
             watermark_interval,
             watermarks_due: watermark_interval.map(|interval| self.services.clock.monotonic() + interval),
             counters,
@@ -350,7 +350,7 @@ struct TaskLoop<'a> {
     attempt: &'a TaskDeployment,
     sinks_flushed: Duration,
     published: Duration,
-    /// Something was processed since.
+    /// True if something was done since.
     unpublished: bool,
     /// Time between two watermarks, if operators of the chain make them.
     watermark_interval: Option<Duration>,
@@ -513,14 +513,13 @@ impl TaskLoop<'_> {
             return Ok(());
         }
         self.chain.flush_sinks()?;
-        let mut next_publication = None;
-        if self.published + PUBLISH_INTERVAL_IDLE <= now {
+        let publish_at = self.published + PUBLISH_INTERVAL_IDLE;
+        if self.unpublished && publish_at <= now {
             self.published = now;
             self.unpublished = false;
             self.publish();
-        } else if self.unpublished {
-            next_publication = Some(self.published + PUBLISH_INTERVAL_IDLE);
         }
+        let publish_at = self.unpublished.then_some(publish_at);
         let alarms = self.sources.iter().filter_map(|source| match source.phase {
             Phase::IdleUntil(at) | Phase::RequestSplitAt(at) => Some(at),
             Phase::Ready | Phase::SplitRequested | Phase::Ended => None,
@@ -528,7 +527,7 @@ impl TaskLoop<'_> {
         let next_timer = self.chain.next_processing_time();
         let next_timer = next_timer.map(|at| self.clock.monotonic() + at.since(self.clock.now()));
         let reports = self.sources.iter().filter_map(|source| source.alignment.as_ref().map(SourceAlignment::due));
-        let due = self.watermarks_due.into_iter().chain(next_timer).chain(next_publication);
+        let due = self.watermarks_due.into_iter().chain(next_timer).chain(publish_at);
         let alarm = alarms.chain(next_flush).chain(reports).chain(due).min();
         let timeout = alarm.map(|at| at.saturating_sub(self.clock.monotonic()));
         Ok(self.mailbox.wait(Waiting::Idle, timeout, WaitFor::Element(&self.gates))?)

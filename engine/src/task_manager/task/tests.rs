@@ -93,6 +93,11 @@ fn metrics_count_rows_bytes_and_time() {
         (2, "numRecordsOut", 40),
         (2, "currentInputWatermark", i64::MAX),
         (2, "currentOutputWatermark", i64::MAX),
+        (2, "stateBytes", 0),
+        (2, "numStateEntries", 0),
+        (2, "maxKeyGroupStateBytes", 0),
+        (2, "numEventTimeTimers", 0),
+        (2, "numProcessingTimeTimers", 0),
         (2, "calls", 7),
     ];
     assert_eq!(by_operator, expected);
@@ -206,6 +211,10 @@ fn processing_time_timers_fire_a_millisecond_late_and_not_after_the_end() {
     // A row goes through while the time of the first timer has come but not passed.
     row(&mut cluster, 2);
     assert_eq!(fired(&cluster), []);
+    cluster.until_metrics(attempt, |metrics| {
+        let timers = metrics.operators.iter().find(|metric| metric.name == "numProcessingTimeTimers");
+        timers.is_some_and(|timers| (timers.node, timers.value as u64) == (2, 2))
+    });
     clock.advance(Duration::from_millis(1));
     // The timer for 900, which it registers, is overdue and fires at once.
     cluster.until(|cluster| fired(cluster) == [(1101, 1), (1101, 1)]);
@@ -216,6 +225,31 @@ fn processing_time_timers_fire_a_millisecond_late_and_not_after_the_end() {
     cluster.answer_split(attempt, 1, SplitAssignment::NoMoreSplits);
     cluster.until_finished();
     assert_eq!(fired(&cluster).len(), 3, "the timer for 1300 is discarded");
+}
+
+#[test]
+fn the_subtask_that_holds_the_watermark_back_is_named() {
+    let nodes = [source(1, 2, "numbers"), source(2, 1, "lines"), guest(3, 1), sink(4, 1)];
+    let edges = [edge(1, 3, Partitioner::Rebalance), edge(2, 3, Partitioner::Rebalance), chained(3, 4)];
+    let job = TestJob::new(&nodes, &edges, &[]);
+    let mut cluster = Cluster::new(&job, identity());
+    cluster.splits = None;
+    cluster.start_all(&job);
+    let attempt = |vertex: &str, subtask: u32| {
+        let vertex = job.info.vertices.iter().find(|known| known.name == vertex).unwrap().id;
+        let attempts = job.deployments.iter().map(|deployment| deployment.attempt);
+        let mut attempts = attempts.filter(|attempt| attempt.execution_vertex.vertex == vertex);
+        attempts.find(|attempt| attempt.execution_vertex.subtask_index == subtask).unwrap()
+    };
+    // "lines" ends at once, and the first subtask of "numbers" is told to.
+    cluster.until_split_request();
+    cluster.until_split_request();
+    cluster.answer_split(attempt("op1", 0), 1, SplitAssignment::NoMoreSplits);
+    let holding = |subtask_index| HoldingSubtask { vertex: "op1".into(), subtask_index, watermark: None };
+    cluster.until_metrics(attempt("op3 -> op4", 0), |metrics| metrics.held_back_by == Some(holding(1)));
+    cluster.answer_split(attempt("op1", 1), 1, SplitAssignment::NoMoreSplits);
+    let finished = cluster.until_finished();
+    assert!(finished.iter().all(|update| update.metrics.held_back_by.is_none()));
 }
 
 #[test]
@@ -279,7 +313,7 @@ fn watermarks_of_the_channels_are_combined_before_an_operator_sees_them() {
         if element == watermark(3) {
             cluster.until_metrics(job.deployments[2].attempt, |metrics| {
                 let holding = metrics.held_back_by.as_ref();
-                holding.map(|holding| (holding.subtask_index, holding.watermark)) == Some((0, Some(3)))
+                holding.map(|holding| (holding.subtask_index, holding.watermark)) == Some((1, Some(3)))
             });
         }
     }

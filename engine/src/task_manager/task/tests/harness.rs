@@ -129,7 +129,7 @@ fn stream_node(node: &TestNode) -> StreamNode {
         buffer_timeout: None,
         input_types: vec!["bytes".into(); node.inputs],
         output_type: Some("bytes".into()),
-        key_type: None,
+        key_type: node.operator.is_guest().then(|| "bytes".into()),
         states: Vec::new(),
         generates_watermarks: node.generates_watermarks,
     }

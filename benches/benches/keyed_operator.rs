@@ -45,8 +45,8 @@ fn batches(hot_keys: u64, is_text: bool) -> Vec<RecordBatch> {
     (0..BATCHES).map(batch).collect()
 }
 
-fn keyed_state(criterion: &mut Criterion<ThreadCpuTime>) {
-    let mut group = criterion.benchmark_group("keyed state");
+fn keyed_operator(criterion: &mut Criterion<ThreadCpuTime>) {
+    let mut group = criterion.benchmark_group("keyed operator");
     group.throughput(Throughput::Elements(u64::from(ROWS)));
     for (key, is_text) in [("number", false), ("text", true)] {
         for hot_keys in [1_000, 50_000] {
@@ -73,6 +73,6 @@ fn keyed_state(criterion: &mut Criterion<ThreadCpuTime>) {
 criterion_group! {
     name = benches;
     config = Criterion::default().with_measurement(ThreadCpuTime);
-    targets = keyed_state
+    targets = keyed_operator
 }
 criterion_main!(benches);
