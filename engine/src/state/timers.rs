@@ -17,7 +17,7 @@ use super::entries::{self, Reader};
 /// Timers up to which a bucket is searched through.
 const FEW: usize = 8;
 /// What a timer costs beside key and namespace, about.
-const TIMER_BYTES: usize = 48;
+const TIMER_BYTES: usize = 56;
 /// Marks a timer that was deleted, in the length of its key.
 const DELETED: u32 = 1 << 31;
 
@@ -41,7 +41,14 @@ struct Many {
     /// Begin of the first that was not taken.
     from: usize,
     garbage: usize,
-    index: HashTable<usize>,
+    index: HashTable<Place>,
+}
+
+/// Where a timer begins. Its hash stands beside it, so that an index of millions grows
+/// without looking at each timer again.
+struct Place {
+    hash: u64,
+    at: usize,
 }
 
 enum Bucket {
@@ -230,19 +237,20 @@ impl Many {
     fn register(&mut self, timer: &[u8], hash: impl Fn(&[u8]) -> u64) -> bool {
         let bytes = &self.bytes;
         let hashed = hash(timer);
-        if self.index.find(hashed, |at| timer_at(&bytes[*at..]) == timer).is_some() {
+        if self.index.find(hashed, |place| place.hash == hashed && timer_at(&bytes[place.at..]) == timer).is_some() {
             return false;
         }
-        self.index.insert_unique(hashed, bytes.len(), |at| hash(timer_at(&bytes[*at..])));
+        self.index.insert_unique(hashed, Place { hash: hashed, at: bytes.len() }, |place| place.hash);
         self.bytes.extend_from_slice(timer);
         true
     }
 
     fn delete(&mut self, timer: &[u8], hash: impl Fn(&[u8]) -> u64) -> bool {
         let bytes = &self.bytes;
-        let found = self.index.find_entry(hash(timer), |at| timer_at(&bytes[*at..]) == timer);
-        let Ok(entry) = found else { return false };
-        let (at, _) = entry.remove();
+        let hashed = hash(timer);
+        let is_it = |place: &Place| place.hash == hashed && timer_at(&bytes[place.at..]) == timer;
+        let Ok(entry) = self.index.find_entry(hashed, is_it) else { return false };
+        let (Place { at, .. }, _) = entry.remove();
         self.bytes[at + 3] |= 0x80;
         self.garbage += timer.len();
         if self.bytes.len() - self.from < 2 * self.garbage {
@@ -266,7 +274,7 @@ impl Many {
                 self.garbage -= timer.len();
                 continue;
             }
-            if let Ok(entry) = self.index.find_entry(hash(timer), |other| *other == at) {
+            if let Ok(entry) = self.index.find_entry(hash(timer), |place| place.at == at) {
                 entry.remove();
             }
             goes_on = take(timer);

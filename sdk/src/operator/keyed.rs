@@ -297,7 +297,7 @@ where
         let Self { selector, values, .. } = self;
         values.begin_batch();
         if values.wants_prefetch() {
-            values.prefetch_rows(rows, |payload, out| encode_key_of::<T, K, S>(selector, payload, out));
+            values.prefetch_rows(rows, |_| Some([]), |payload, out| encode_key_of::<T, K, S>(selector, payload, out));
         }
     }
 

@@ -127,7 +127,7 @@ fn values_are_those_of_the_model() {
                 for (key, _) in &batch {
                     row::append_with(&mut rows, key_hash(key), row::NO_TIMESTAMP, |out| out.extend_from_slice(key));
                 }
-                cache.prefetch_rows(&rows, |key, out| out.extend_from_slice(key));
+                cache.prefetch_rows(&rows, |_| Some([]), |key, out| out.extend_from_slice(key));
             } else if !cache.is_complete() && random.chance(90) {
                 for (key, namespace) in &batch {
                     cache.prefetch(key_hash(key), namespace, |out| out.extend_from_slice(key));

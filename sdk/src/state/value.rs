@@ -91,24 +91,35 @@ impl<V: Owned> ValueCache<V> {
         !self.table.is_complete() || self.table.is_large()
     }
 
-    /// First pass over a batch of rows without namespaces: [`ValueCache::prefetch`] of each
-    /// row, then [`ValueCache::fetch`]. `key` encodes the key of a row's payload.
+    /// First pass over a batch of rows: [`ValueCache::prefetch`] of each row, then
+    /// [`ValueCache::fetch`]. `namespace` is that of a row's timestamp; none for a row without
+    /// entry. `key` encodes the key of a row's payload.
     ///
     /// To find an entry is to wait for memory three times, one after the other. Here each step
     /// is taken for all rows, whose waits overlap; slots are then asked for in the order of the rows.
-    pub(crate) fn prefetch_rows(&mut self, rows: &[u8], mut key: impl FnMut(&[u8], &mut Vec<u8>)) {
+    pub(crate) fn prefetch_rows<N: AsRef<[u8]>>(
+        &mut self,
+        rows: &[u8],
+        mut namespace: impl FnMut(i64) -> Option<N>,
+        mut key: impl FnMut(&[u8], &mut Vec<u8>),
+    ) {
         let mut hints = std::mem::take(&mut self.hints);
         let rows = Rows::new(rows).map_while(Result::ok);
-        hints.extend(rows.clone().map(|row| self.table.guess(row.key_hash)));
+        for row in rows.clone() {
+            if let Some(namespace) = namespace(row.timestamp) {
+                hints.push(self.table.guess(mix(row.key_hash, namespace.as_ref())));
+            }
+        }
         let mut present = 0;
-        for (row, hint) in rows.zip(&mut hints) {
-            if self.table.pin(*hint, row.key_hash).is_some() {
+        let rows = rows.filter_map(|row| namespace(row.timestamp).map(|namespace| (row, namespace)));
+        for ((row, namespace), hint) in rows.zip(&mut hints) {
+            if self.table.pin(*hint, mix(row.key_hash, namespace.as_ref())).is_some() {
                 // An entry may begin in one line of the core's cache and end in the next.
                 present += usize::from(self.table.entry(*hint).content.is_some());
             } else {
                 *hint = NOWHERE;
                 if !self.table.is_complete() {
-                    self.prefetch(row.key_hash, &[], |out| key(row.payload, out));
+                    self.prefetch(row.key_hash, namespace.as_ref(), |out| key(row.payload, out));
                 }
             }
         }

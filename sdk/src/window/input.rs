@@ -55,11 +55,20 @@ where
         self.late.take(record, element, &self.time, sides);
     }
 
-    /// First pass over the rows of a batch for a cache by key alone: what they will need is read in one go.
-    pub(crate) fn prefetch_keys<V: Owned>(&self, cache: &mut ValueCache<V>, rows: &[u8]) {
+    /// First pass over the rows of a batch for a cache with an entry for each row: what they will
+    /// need is read in one go. `namespace` is that of a record's time; none if it has no entry.
+    pub(crate) fn prefetch_rows<V: Owned, N: AsRef<[u8]>>(
+        &self,
+        cache: &mut ValueCache<V>,
+        rows: &[u8],
+        mut namespace: impl FnMut(i64) -> Option<N>,
+    ) {
         cache.begin_batch();
         if cache.wants_prefetch() {
-            cache.prefetch_rows(rows, |payload, out| encode_key_of::<T, K, S>(&self.selector, payload, out));
+            let namespace = |timestamp| namespace(self.time.of_row(timestamp));
+            cache.prefetch_rows(rows, namespace, |payload, out| {
+                encode_key_of::<T, K, S>(&self.selector, payload, out);
+            });
         }
     }
 
@@ -76,10 +85,7 @@ where
             return;
         }
         for (index, row) in (0_u32..).zip(Rows::new(rows).map_while(Result::ok)) {
-            let time = match self.time.domain {
-                TimeDomain::EventTime => row.timestamp,
-                TimeDomain::ProcessingTime => self.time.timers.processing_time(),
-            };
+            let time = self.time.of_row(row.timestamp);
             namespaces(time, &mut |namespace| {
                 cache.prefetch(row.key_hash, namespace, |out| {
                     current::enter_row(index);
@@ -109,6 +115,14 @@ impl WindowTime {
             TimeDomain::ProcessingTime => Some(self.timers.processing_time()),
             TimeDomain::EventTime if element.timestamp == NO_TIMESTAMP && self.needs_timestamp => no_timestamp(),
             TimeDomain::EventTime => Some(element.timestamp),
+        }
+    }
+
+    /// The time by which a row with this timestamp is assigned to windows.
+    fn of_row(&self, timestamp: i64) -> i64 {
+        match self.domain {
+            TimeDomain::EventTime => timestamp,
+            TimeDomain::ProcessingTime => self.timers.processing_time(),
         }
     }
 

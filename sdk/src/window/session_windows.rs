@@ -39,7 +39,7 @@ where
     E: Emit<K, A::Output, U>,
 {
     fn begin_batch(&mut self, rows: &[u8]) {
-        self.input.prefetch_keys(&mut self.sessions, rows);
+        self.input.prefetch_rows(&mut self.sessions, rows, |_| Some([]));
     }
 
     fn begin_timers(&mut self, timers: &[Timer<'_>]) {

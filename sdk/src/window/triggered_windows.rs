@@ -335,7 +335,7 @@ where
             input.prefetch(states, rows, &namespaces);
         }
         if let Some(sessions) = sessions {
-            input.prefetch_keys(sessions, rows);
+            input.prefetch_rows(sessions, rows, |_| Some([]));
         }
         contents.begin_function(&[]);
     }

@@ -68,11 +68,7 @@ where
 {
     fn begin_batch(&mut self, rows: &[u8]) {
         let mut windows = self.windows;
-        self.input.prefetch(&mut self.contents, rows, |time, visit| {
-            if let Some(window) = windows.get(time) {
-                visit(&window.namespace());
-            }
-        });
+        self.input.prefetch_rows(&mut self.contents, rows, |time| windows.get(time).map(|window| window.namespace()));
     }
 
     fn begin_timers(&mut self, timers: &[Timer<'_>]) {
