@@ -106,7 +106,10 @@ fn keeping_the_best_does_not_allocate_for_each_word() {
     }));
     check(TestHarness::of_stream(|lines: DataStream<str>| {
         let words = words(&lines);
-        words.key_by_ref(|word| word).top_n(3, |word| word.len()).updates(|word, _, out| out.collect(word))
+        words
+            .key_by_ref(|word| word)
+            .top_n(3, |word| word.len())
+            .updates(|word, _, out: &mut Collector<str>| out.collect(word))
     }));
 }
 
