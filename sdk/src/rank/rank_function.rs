@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     key::{KeySelector, encode_key_of, hash_of},
     operator::{Element, Function, SideOutputs},
-    record::{Key, Record},
+    record::{Key, Pair, Record},
     state::{StateBackend, TimeToLive, Timer, Timers, ValueCache},
 };
 
@@ -49,6 +49,8 @@ pub(super) struct RankFunction<T: ?Sized, K: ?Sized, S, V, O, E> {
     timers: Timers,
     /// The encoded key of the record that is being processed.
     key: Vec<u8>,
+    /// The record, encoded.
+    encoded: Vec<u8>,
     _key: PhantomData<Rc<K>>,
 }
 
@@ -67,13 +69,13 @@ where
         time_to_live: Option<TimeToLive>,
     ) -> Self {
         let (records, timers) = (records(states, time_to_live), states.timers());
-        Self { selector, ranking, records, timers, key: Vec::new(), _key: PhantomData }
+        Self { selector, ranking, records, timers, key: Vec::new(), encoded: Vec::new(), _key: PhantomData }
     }
 
     /// Keeps a record if it is among the best; returns the best, and the place of the new one.
     #[inline]
     fn insert(&mut self, record: T::Ref<'_>, element: Element) -> Option<(&Ranked<T, V>, usize)> {
-        let Self { selector, ranking, records, timers, key, .. } = self;
+        let Self { selector, ranking, records, timers, key, encoded, .. } = self;
         let Ranking { order, count, last_wins, results, .. } = &**ranking;
         key.clear();
         selector.with_key(record, |of_record| K::encode(of_record, key));
@@ -98,7 +100,9 @@ where
             }
         }
         let best = records.value(slot).get_or_insert_default();
-        best.insert(place, new, record, element.timestamp);
+        encoded.clear();
+        Pair::<T, i64>::encode((T::shorten(record), &element.timestamp), encoded);
+        best.insert(place, new, encoded);
         best.truncate(*count);
         Some((best, place))
     }

@@ -53,16 +53,23 @@ impl<T: Record + ?Sized, O: Ord> Ranked<T, O> {
         }
     }
 
-    /// Puts a record at a place that [`Ranked::place`] gave; what stood there and behind it
-    /// moves down.
-    pub(super) fn insert(&mut self, place: usize, order: O, record: T::Ref<'_>, timestamp: i64) {
-        let (start, end) = (self.start(place), self.records.len());
-        Pair::<T, i64>::encode_within((T::shorten(record), &timestamp), &mut self.records);
-        let bytes = self.records.len() - end;
-        self.records[start..].rotate_right(bytes);
-        self.ends[place..].iter_mut().for_each(|end| *end += bytes);
-        self.ends.insert(place, start + bytes);
-        self.orders.get_mut().expect("a place was looked for").insert(place, order);
+    /// Puts a record, encoded as a `Pair<T, i64>`, at a place that [`Ranked::place`] gave; what
+    /// stood there and behind it moves down.
+    pub(super) fn insert(&mut self, place: usize, order: O, encoded: &[u8]) {
+        let Self { records, ends, orders, .. } = self;
+        let orders = orders.get_mut().expect("a place was looked for");
+        if ends.is_empty() {
+            // Many keys have one record only.
+            records.reserve_exact(encoded.len());
+            ends.reserve_exact(1);
+            orders.reserve_exact(1);
+        }
+        let start = place.checked_sub(1).map_or(0, |before| ends[before]);
+        records.extend_from_slice(encoded);
+        records[start..].rotate_right(encoded.len());
+        ends[place..].iter_mut().for_each(|end| *end += encoded.len());
+        ends.insert(place, start + encoded.len());
+        orders.insert(place, order);
     }
 
     /// Drops all but the best `count` records.
@@ -98,7 +105,8 @@ impl<T: Record + ?Sized, O> Value<'_> for Ranked<T, O> {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let count = reader.count()?;
         let mut records = reader.clone();
-        let mut ends = Vec::new();
+        // A count that lies must not reserve more than the row could hold.
+        let mut ends = Vec::with_capacity(count.min(reader.remaining()));
         for _ in 0..count {
             Pair::<T, i64>::decode_within(reader, |_, _| ())?;
             ends.push(records.remaining() - reader.remaining());
