@@ -137,16 +137,20 @@ pub use crate::test_harness::TestHarness;
 
 /// What most programs need.
 pub mod prelude {
+    #[cfg(not(target_arch = "wasm32"))]
+    pub use crate::TestHarness;
     pub use crate::{
         AggregateFunction, AggregatingState, Args, BroadcastContext, BroadcastProcessFunction, BroadcastState,
-        Collector, Context, DataStream, DiscardSink, EventTimeSessionWindows, FileSink, FileSource, GlobalWindows,
-        Keep, Key, KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext,
-        KeyedProcessFunction, KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair,
-        PrintSink, ProcessWindowFunction, ProcessingTimeSessionWindows, ReadOrder, Record, ReducingState, Result,
+        Collector, Context, ContinuousEventTimeTrigger, CountEvictor, CountTrigger, DataStream, DiscardSink,
+        EventTimeSessionWindows, EventTimeTrigger, Evictor, FileSink, FileSource, GlobalWindows, Keep, Key, KeyWriter,
+        KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, KeyedStream,
+        ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair, PrintSink, ProcessWindowFunction,
+        ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger, ReadOrder, Record, ReducingState, Result,
         RuntimeContext, SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink,
         SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment,
-        TimeWindow, TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,
-        WindowContext, WindowElements, WindowStates,
+        TimeEvictor, TimeWindow, Trigger, TriggerContext, TriggerResult, TumblingEventTimeWindows,
+        TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy, WindowContext, WindowElements,
+        WindowStates,
     };
 }
 

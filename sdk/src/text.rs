@@ -8,7 +8,7 @@ use crate::record::{Record, write_bytes};
 #[diagnostic::on_unimplemented(
     message = "records of type `{T}` cannot be written as text this way",
     label = "not text",
-    note = "text sinks take records that implement `Display`, CSV sinks take tuples and pairs of numbers and text; `map` or `flat_map` the stream first"
+    note = "text sinks take records that implement `Display`, CSV sinks take tuples and pairs of numbers and text; print pairs and tuples by `sink_to(PrintSink::csv())`, or `map` the stream to text first"
 )]
 pub trait Format<T: Record + ?Sized>: 'static {
     /// True if a record of type string is its own text.

@@ -31,7 +31,9 @@ pub trait KeyedProcessFunction<K: Key + ?Sized, T: Record + ?Sized>: 'static {
         Ok(())
     }
 
-    /// Processes a record; state is that of its key.
+    /// Processes a record; state is that of its key. The record comes as in `flat_map`: an owned
+    /// one by value (`bid: Bid`), text and records with borrowed fields as the borrow that they
+    /// are (`line: &str`, `bid: Bid<'_>`).
     ///
     /// # Errors
     /// An error rejects the record: the job's policy says whether the job fails or it is left

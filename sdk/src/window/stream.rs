@@ -238,7 +238,9 @@ where
 
     /// Sends records that are too late for all of their windows to a side output, taken from the
     /// results with [`DataStream::get_side_output`]; without one, they are dropped and counted
-    /// in `numLateRecordsDropped`.
+    /// in `numLateRecordsDropped`. Watermarks are made every `pipeline.auto-watermark-interval`
+    /// (200 ms), so that a small file has no late records: to see some in a test, call
+    /// `TestHarness::set_processing_time` between two records.
     #[must_use]
     pub fn side_output_late_data(mut self, tag: &OutputTag<T>) -> Self {
         self.late_output = Some(tag.clone());
