@@ -3,7 +3,9 @@
 //! The records of each input are kept in buckets of time, as wide as the interval: a
 //! record finds all that it can be paired with in two of them, and a bucket is dropped
 //! as a whole, by one timer. Which records count as still there is decided by their own
-//! timestamps, as in Flink, which has a timer for each.
+//! timestamps, as in Flink, which has a timer for each. (One thing differs: a record that
+//! comes at the watermark itself and has no time left is gone at once. In Flink its
+//! timer fires with the next watermark.)
 
 use std::rc::Rc;
 

@@ -87,7 +87,9 @@ fn run(
     (joined, harness.metric("numLateRecordsDropped"))
 }
 
-/// Flink's `IntervalJoinOperator`: the pairs, and the ids of late records.
+/// Flink's `IntervalJoinOperator`: the pairs, and the ids of late records. But for one
+/// thing: what comes at the watermark itself and has no time left is gone at once, and
+/// not with the next watermark.
 fn interval_model(steps: &[Step], lower: i64, upper: i64) -> (Vec<Joined>, Vec<u32>) {
     let mut watermark = i64::MIN;
     let (mut lefts, mut rights) = (BTreeMap::<(u8, i64), Vec<u32>>::new(), BTreeMap::<(u8, i64), Vec<u32>>::new());
@@ -98,7 +100,9 @@ fn interval_model(steps: &[Step], lower: i64, upper: i64) -> (Vec<Joined>, Vec<u
             Step::Left { key, timestamp } => {
                 lefts.entry((key, timestamp)).or_default().push(id);
                 let partners = rights.iter().filter(|((of, other), _)| {
-                    *of == key && timestamp + lower <= *other && *other <= timestamp + upper
+                    *of == key
+                        && (timestamp + lower..=timestamp + upper).contains(other)
+                        && watermark < *other + (-lower).max(0)
                 });
                 for ((_, other), ids) in partners {
                     joined.extend(ids.iter().map(|right| (id, *right, timestamp.max(*other))));
@@ -107,7 +111,9 @@ fn interval_model(steps: &[Step], lower: i64, upper: i64) -> (Vec<Joined>, Vec<u
             Step::Right { key, timestamp } => {
                 rights.entry((key, timestamp)).or_default().push(id);
                 let partners = lefts.iter().filter(|((of, other), _)| {
-                    *of == key && timestamp - upper <= *other && *other <= timestamp - lower
+                    *of == key
+                        && (timestamp - upper..=timestamp - lower).contains(other)
+                        && watermark < *other + upper.max(0)
                 });
                 for ((_, other), ids) in partners {
                     joined.extend(ids.iter().map(|left| (*left, id, timestamp.max(*other))));
