@@ -12,14 +12,15 @@ use engine_tests::workspace;
 const IMPORTS: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("graph", &["base"]),
-    ("protocol", &["base", "connector", "graph"]),
+    ("checkpoint", &["base", "connector", "graph", "state"]),
+    ("protocol", &["base", "checkpoint", "connector", "graph"]),
     ("state", &["base"]),
     ("wasm", &["base", "connector", "graph", "state"]),
     ("connector", &["base", "graph"]),
-    ("task_manager", &["base", "connector", "graph", "protocol", "state", "wasm"]),
-    ("job_manager", &["base", "connector", "graph", "protocol"]),
-    ("client", &["base", "connector", "graph", "protocol", "wasm"]),
-    ("rest", &["base", "client", "connector", "graph", "protocol", "wasm"]),
+    ("task_manager", &["base", "checkpoint", "connector", "graph", "protocol", "state", "wasm"]),
+    ("job_manager", &["base", "checkpoint", "connector", "graph", "protocol"]),
+    ("client", &["base", "checkpoint", "connector", "graph", "protocol", "wasm"]),
+    ("rest", &["base", "checkpoint", "client", "connector", "graph", "protocol", "wasm"]),
 ];
 /// Names that hide what is inside.
 const VAGUE: &[&str] = &["util", "utils", "common", "helper", "helpers", "misc", "core", "types"];

@@ -132,8 +132,8 @@ fn values(keys: u64) {
     report("flush of 60,000 entries", 60_000, took);
     println!("{:58} {:8.1} ms", "", took.as_secs_f64() * 1000.0);
 
-    let snapshots: Vec<_> = (0..128).map(|group| state.snapshot(group)).collect();
-    let took = timed(|| drop((0..128).map(|group| state.snapshot(group)).collect::<Vec<_>>()));
+    let snapshots: Vec<_> = (0..128).map(|group| state.key_group_snapshot(group)).collect();
+    let took = timed(|| drop((0..128).map(|group| state.key_group_snapshot(group)).collect::<Vec<_>>()));
     println!("{:58} {:8.3} ms", "snapshot of all 128 key groups", took.as_secs_f64() * 1000.0);
     let took = timed(|| put(&mut state, 0, &hot));
     report("flush of 60,000 entries, first after a snapshot", 60_000, took);

@@ -3,6 +3,7 @@
 pub mod base;
 pub mod graph;
 pub mod state;
+pub mod checkpoint;
 pub mod protocol;
 pub mod wasm;
 pub mod connector;

@@ -578,6 +578,11 @@ pub mod options {
     const PARALLELISMS: Constraint = Constraint::Between(1.0, 32768.0);
     /// -1 is Flink's "unset".
     const MAX_PARALLELISMS: Constraint = Constraint::Between(-1.0, 32768.0);
+    const CHECKPOINT_INTERVALS: Constraint = Constraint::Any;
+    const CHECKPOINTING_MODES: Constraint = Constraint::OneOf(&["EXACTLY_ONCE", "AT_LEAST_ONCE"]);
+    const CHECKPOINT_RETENTIONS: Constraint =
+        Constraint::OneOf(&["NO_EXTERNALIZED_CHECKPOINTS", "DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION"]);
+    const STATE_BACKENDS: Constraint = Constraint::OneOf(&["hashmap", "disk"]);
     const ROW_ERROR_POLICIES: Constraint = Constraint::OneOf(&["fail", "skip", "dead-letter"]);
     const RESTART_STRATEGIES: Constraint =
         Constraint::OneOf(&["(none)", "none", "off", "disable", "fixed-delay", "failure-rate", "exponential-delay"]);
@@ -600,6 +605,22 @@ pub mod options {
         BUFFER_TIMEOUT: Duration = "execution.buffer-timeout.interval", "100 ms", "Time after which a partly filled output buffer is sent; 0: after each batch.";
         ROW_ERROR_POLICY: String where ROW_ERROR_POLICIES = "execution.row-errors.policy", "fail", "What becomes of a row that user code or a format refuses: fail, skip or dead-letter.";
         ROW_ERROR_DEAD_LETTER_DIR: Option<String> = "execution.row-errors.dead-letter.dir", "(none)", "Directory that receives refused rows with their coordinates, for the policy dead-letter.";
+        CHECKPOINTING_INTERVAL: Option<Duration> where CHECKPOINT_INTERVALS = "execution.checkpointing.interval", "(none)", "Time between two checkpoints, at least 10 ms; unset: none is taken.";
+        CHECKPOINTING_MODE: String where CHECKPOINTING_MODES = "execution.checkpointing.mode", "EXACTLY_ONCE", "EXACTLY_ONCE, or AT_LEAST_ONCE: no input waits for another, and rows may be processed twice after a failure.";
+        CHECKPOINTING_TIMEOUT: Duration = "execution.checkpointing.timeout", "10 min", "Time after which a checkpoint that is not complete is given up.";
+        CHECKPOINTING_MIN_PAUSE: Duration = "execution.checkpointing.min-pause", "0 ms", "Time from the end of a checkpoint to the beginning of the next, at least.";
+        CHECKPOINTING_MAX_CONCURRENT: u32 where AT_LEAST_ONE = "execution.checkpointing.max-concurrent-checkpoints", "1", "Checkpoints that may be under way at once.";
+        CHECKPOINTING_TOLERABLE_FAILURES: u32 = "execution.checkpointing.tolerable-failed-checkpoints", "0", "Checkpoints that may fail one after the other before the job restarts.";
+        CHECKPOINT_RETENTION: String where CHECKPOINT_RETENTIONS = "execution.checkpointing.externalized-checkpoint-retention", "NO_EXTERNALIZED_CHECKPOINTS", "What becomes of the last checkpoints when the job ends: NO_EXTERNALIZED_CHECKPOINTS deletes them, DELETE_ON_CANCELLATION keeps them if it FAILED, RETAIN_ON_CANCELLATION also if it was CANCELED.";
+        CHECKPOINTS_RETAINED: u32 where AT_LEAST_ONE = "execution.checkpointing.num-retained", "1", "Complete checkpoints that are kept; with 2 a damaged one can be passed over.";
+        CHECKPOINTS_AFTER_TASKS_FINISH: bool = "execution.checkpointing.checkpoints-after-tasks-finish", "true", "Whether checkpoints go on when some tasks have finished.";
+        CHECKPOINTING_DIR: Option<String> = "execution.checkpointing.dir", "(none)", "Directory of the checkpoints, which are in DIR/JOB/chk-N; unset: within the engine's state directory.";
+        SAVEPOINT_DIR: Option<String> = "execution.checkpointing.savepoint-dir", "(none)", "Directory of savepoints for which none is given.";
+        DATA_INLINE_THRESHOLD: MemorySize = "execution.checkpointing.data-inline-threshold", "20 kb", "State up to this length is kept in the metadata, not in a file of its own.";
+        CHECKPOINTING_INCREMENTAL: bool = "execution.checkpointing.incremental", "false", "Whether a checkpoint writes only what changed.";
+        RECOVERY_PATH: Option<String> = "execution.state-recovery.path", "(none)", "Checkpoint or savepoint that the job goes on from.";
+        RECOVERY_IGNORE_UNCLAIMED: bool = "execution.state-recovery.ignore-unclaimed-state", "false", "Whether state of operators that the job does not have is dropped; otherwise the job is refused.";
+        STATE_BACKEND: String where STATE_BACKENDS = "state.backend.type", "hashmap", "Where keyed state is kept: hashmap, in memory; disk, in files below the engine's state directory.";
         RESTART_STRATEGY: Option<String> where RESTART_STRATEGIES = "restart-strategy.type", "(none)", "none, fixed-delay, failure-rate or exponential-delay; unset: none without checkpoints.";
         FIXED_DELAY_ATTEMPTS: u32 = "restart-strategy.fixed-delay.attempts", "1", "Number of restarts before the job fails.";
         FIXED_DELAY_DELAY: Duration = "restart-strategy.fixed-delay.delay", "1 s", "Time between a failure and the restart.";

@@ -1,5 +1,7 @@
 //! Everything that travels on an edge of the physical graph.
 
+use std::fmt;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -70,13 +72,68 @@ pub struct LatencyMarker {
     pub source_subtask_index: u32,
 }
 
-/// Separates the records before a checkpoint from those after it.
+/// Number of a checkpoint or savepoint of a job, from 1; ascending, with gaps.
+pub type CheckpointId = u64;
+
+/// What a snapshot is for.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum SnapshotKind {
+    /// Taken and deleted by the engine.
+    Checkpoint,
+    /// Asked for by a user, who owns it: holds all it needs.
+    Savepoint,
+    /// A savepoint behind which the job stops.
+    StopWithSavepoint(StopMode),
+}
+
+impl SnapshotKind {
+    /// True if a user owns it.
+    pub fn is_savepoint(self) -> bool {
+        matches!(self, Self::Savepoint | Self::StopWithSavepoint(_))
+    }
+}
+
+/// What a task does with the channels whose barrier has come before those of others.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum CheckpointingMode {
+    /// It reads them when all have come.
+    ExactlyOnce,
+    /// It goes on reading them.
+    AtLeastOnce,
+}
+
+/// A directory that checkpoints or a savepoint are in: a path or a URL.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct SnapshotLocation(pub String);
+
+impl fmt::Display for SnapshotLocation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// How a checkpoint is taken.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CheckpointOptions {
+    /// What it is for.
+    pub kind: SnapshotKind,
+    /// How barriers are waited for.
+    pub mode: CheckpointingMode,
+    /// Directory that files are written below: that of the job's checkpoints, or of the savepoint.
+    pub location: SnapshotLocation,
+    /// Write all state, not only what changed.
+    pub is_full: bool,
+}
+
+/// Separates the records before a checkpoint from those after it.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CheckpointBarrier {
     /// The checkpoint.
-    pub checkpoint_id: u64,
+    pub checkpoint_id: CheckpointId,
     /// Processing time at which the coordinator triggered it.
     pub triggered: Timestamp,
+    /// How it is taken.
+    pub options: CheckpointOptions,
 }
 
 /// One thing that travels on an edge.
@@ -93,7 +150,7 @@ pub enum StreamElement {
     /// See [`CheckpointBarrier`].
     CheckpointBarrier(CheckpointBarrier),
     /// The checkpoint was given up; takes the place of its barrier.
-    CancelCheckpoint(u64),
+    CancelCheckpoint(CheckpointId),
     /// No more rows follow.
     EndOfData(StopMode),
     /// Nothing follows.

@@ -8,6 +8,13 @@ use crate::base::stream_element::RecordBatch;
 pub(super) struct DiscardWriter;
 
 impl SinkWriter for DiscardWriter {
+    fn prepare_commit(
+        &mut self,
+        _checkpoint_id: crate::base::stream_element::CheckpointId,
+    ) -> Result<Vec<Committable>, ConnectorError> {
+        todo!("connector helper")
+    }
+
     fn write(&mut self, _batch: &RecordBatch) -> Result<(), ConnectorError> {
         Ok(())
     }
@@ -25,6 +32,14 @@ impl SinkWriter for DiscardWriter {
 pub(super) struct NothingToCommit;
 
 impl SinkCommitter for NothingToCommit {
+    fn recover(
+        &mut self,
+        _checkpoint_id: crate::base::stream_element::CheckpointId,
+        _committables: Vec<Committable>,
+    ) -> Result<(), ConnectorError> {
+        todo!("connector helper")
+    }
+
     fn prepare(&mut self) -> Result<(), ConnectorError> {
         Ok(())
     }

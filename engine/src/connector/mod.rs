@@ -75,7 +75,7 @@ use crate::{
         clock::{Clock, Timestamp},
         config::nearest,
         ids::JobId,
-        stream_element::RecordBatch,
+        stream_element::{CheckpointId, RecordBatch},
     },
     graph::stream_graph::ConnectorSpec,
 };
@@ -253,6 +253,7 @@ pub fn create_enumerator(
     parallelism: u32,
     record_type: &str,
     permissions: Arc<Permissions>,
+    _restored: Option<RestoredSource>,
 ) -> Result<Box<dyn SplitEnumerator>, ConnectorError> {
     let connector = SourceConnector::parse(spec)?;
     connector.check_record_type(spec, record_type)?;
@@ -341,6 +342,23 @@ pub trait SplitEnumerator: Send {
 
     /// Takes back splits of a subtask that failed; it will be read from the start.
     fn add_splits_back(&mut self, subtask_index: u32, splits: Vec<SourceSplit>);
+
+    /// What is still to be dealt, what was given back included, in the connector's encoding.
+    fn snapshot(&self) -> Vec<u8>;
+
+    /// False if what a reader has read cannot be read again, so that a restart loses it.
+    fn is_replayable(&self) -> bool {
+        true
+    }
+}
+
+/// What a source goes on from.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct RestoredSource {
+    /// See [`SplitEnumerator::snapshot`].
+    pub enumerator: Vec<u8>,
+    /// What the readers had left to read, each with the subtask index it had then.
+    pub splits: Vec<(u32, SourceSplit)>,
 }
 
 /// What a reader did when polled.
@@ -380,6 +398,10 @@ pub trait SourceReader {
     /// Returns an error if reading or decoding fails. Rows that do not fit are
     /// handed to [`ReaderContext::rejected`] first.
     fn poll(&mut self, max_bytes: usize) -> Result<ReaderOutput, ConnectorError>;
+
+    /// What is left to read of the splits that it was given, from the row behind the last
+    /// one it returned on; given back to an enumerator, all of it is read, and nothing twice.
+    fn snapshot(&mut self) -> Vec<SourceSplit>;
 
     /// Takes what changed since the last time, which holds before the rows of the last batch. A
     /// reader that reads one split after the other, in the order of event time, names none.
@@ -457,7 +479,16 @@ pub trait SinkWriter {
     /// Returns an error if the output cannot be written.
     fn flush(&mut self) -> Result<(), ConnectorError>;
 
-    /// Ends the output and returns what the committer needs to make it visible.
+    /// Completes what was written since the last time, durably, and returns what the
+    /// committer needs to make it visible when the checkpoint is complete. Later rows belong
+    /// to the next one.
+    ///
+    /// # Errors
+    /// Returns an error if the output cannot be completed.
+    fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError>;
+
+    /// Ends the output of a job without checkpoints and returns what the committer needs to
+    /// make it visible when the job has finished.
     ///
     /// # Errors
     /// Returns an error if the output cannot be completed.
@@ -476,7 +507,14 @@ pub trait SinkCommitter: Send {
     /// Returns an error that says why the destination cannot be used.
     fn prepare(&mut self) -> Result<(), ConnectorError>;
 
-    /// Makes the committables of all finished subtasks visible. Idempotent.
+    /// Makes the destination what it was at a checkpoint, before any task runs: commits what
+    /// belongs to it, as that may not have been done, and removes what came later.
+    ///
+    /// # Errors
+    /// Returns an error if the destination is not this job's, or cannot be brought there.
+    fn recover(&mut self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError>;
+
+    /// Makes committables visible: of a completed checkpoint, or of all finished subtasks. Idempotent.
     ///
     /// # Errors
     /// Returns an error if one cannot be made visible.

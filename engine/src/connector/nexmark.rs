@@ -336,6 +336,10 @@ impl NexmarkReader {
 }
 
 impl SourceReader for NexmarkReader {
+    fn snapshot(&mut self) -> Vec<SourceSplit> {
+        todo!("connector helper")
+    }
+
     fn add_split(&mut self, split: SourceSplit) -> Result<(), ConnectorError> {
         let damaged = ConnectorError::Damaged("a split of a Nexmark source");
         let split: EventSplit = match postcard::from_bytes(&split.0) {

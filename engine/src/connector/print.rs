@@ -67,6 +67,13 @@ fn print(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl SinkWriter for PrintWriter {
+    fn prepare_commit(
+        &mut self,
+        _checkpoint_id: crate::base::stream_element::CheckpointId,
+    ) -> Result<Vec<Committable>, ConnectorError> {
+        todo!("connector helper")
+    }
+
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.buffer.clear();
         if self.prefix.is_empty() {

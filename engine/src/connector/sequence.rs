@@ -79,6 +79,10 @@ impl SequenceEnumerator {
 }
 
 impl SplitEnumerator for SequenceEnumerator {
+    fn snapshot(&self) -> Vec<u8> {
+        todo!("connector helper")
+    }
+
     fn next_split(&mut self, _subtask_index: u32) -> Result<SplitAssignment, ConnectorError> {
         if let Some(split) = self.returned.pop_front() {
             return Ok(SplitAssignment::Split(split));
@@ -120,6 +124,10 @@ impl SequenceReader {
 }
 
 impl SourceReader for SequenceReader {
+    fn snapshot(&mut self) -> Vec<SourceSplit> {
+        todo!("connector helper")
+    }
+
     fn add_split(&mut self, split: SourceSplit) -> Result<(), ConnectorError> {
         let range: Range =
             postcard::from_bytes(&split.0).map_err(|_| ConnectorError::Damaged("a split of a sequence source"))?;

@@ -128,6 +128,13 @@ impl SocketWriter {
 }
 
 impl SinkWriter for SocketWriter {
+    fn prepare_commit(
+        &mut self,
+        _checkpoint_id: crate::base::stream_element::CheckpointId,
+    ) -> Result<Vec<Committable>, ConnectorError> {
+        todo!("connector helper")
+    }
+
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.rows.append_lines(batch, &mut self.buffer, &mut *self.reject)?;
         if self.buffer.len() < BUFFER_BYTES {

@@ -18,6 +18,10 @@ impl SplitQueue {
 }
 
 impl SplitEnumerator for SplitQueue {
+    fn snapshot(&self) -> Vec<u8> {
+        todo!("connector helper")
+    }
+
     fn next_split(&mut self, subtask_index: u32) -> Result<SplitAssignment, ConnectorError> {
         let found = self.splits.iter().position(|(owner, _)| *owner == subtask_index);
         let split = found.and_then(|index| self.splits.remove(index));

@@ -204,6 +204,10 @@ fn refuse(
 }
 
 impl SourceReader for StreamReader {
+    fn snapshot(&mut self) -> Vec<SourceSplit> {
+        todo!("connector helper")
+    }
+
     fn add_split(&mut self, _split: SourceSplit) -> Result<(), ConnectorError> {
         self.decoder.begin(true);
         let line_bytes_max = self.decoder.line_bytes_max();

@@ -71,7 +71,7 @@ pub(super) fn run(
     rejected: Option<&Rejected>,
 ) -> Result<Output, ConnectorError> {
     let clock = Clock::new_virtual(Timestamp(0));
-    let mut enumerator = create_enumerator(spec, parallelism, record_type, Arc::clone(permissions))?;
+    let mut enumerator = create_enumerator(spec, parallelism, record_type, Arc::clone(permissions), None)?;
     let mut readers = Vec::new();
     for index in 0..parallelism {
         let context = reader_context(index, parallelism, record_type, permissions, &clock, rejected.cloned());
@@ -226,7 +226,7 @@ fn sequences_are_dealt_without_gaps() {
         assert!(numbers.iter().copied().eq(from..=to), "{from} to {to}");
     }
     let all = spec("sequence", &[("from", &i64::MIN.to_string()), ("to", &i64::MAX.to_string())]);
-    let mut enumerator = create_enumerator(&all, 4, "i64", Arc::clone(&permissions)).expect("valid");
+    let mut enumerator = create_enumerator(&all, 4, "i64", Arc::clone(&permissions), None).expect("valid");
     assert!(matches!(enumerator.next_split(0), Ok(SplitAssignment::Split(_))));
     let error = run(&all, 1, "u64", &permissions, None).expect_err("another type");
     assert_eq!(error.to_string(), "sequence source: option \"record type\": it gives i64, but the records are u64");
@@ -236,7 +236,7 @@ fn sequences_are_dealt_without_gaps() {
 fn a_number_of_a_sequence_is_named() {
     let permissions = Arc::default();
     let sequence = spec("sequence", &[("from", "5"), ("to", "8")]);
-    let mut enumerator = create_enumerator(&sequence, 1, "i64", Arc::clone(&permissions)).expect("valid");
+    let mut enumerator = create_enumerator(&sequence, 1, "i64", Arc::clone(&permissions), None).expect("valid");
     let context = reader_context(0, 1, "i64", &permissions, &Clock::new_virtual(Timestamp(0)), None);
     let mut reader = create_reader(&sequence, context).expect("valid");
     assert_eq!(reader.position(), "sequence before its first number");
@@ -252,7 +252,7 @@ fn a_rate_is_that_of_all_subtasks_together() {
     let permissions = Arc::default();
     let sequence = spec("sequence", &[("from", "1"), ("to", "1000"), ("rate", "100")]);
     let clock = Clock::new_virtual(Timestamp(0));
-    let mut enumerator = create_enumerator(&sequence, 2, "i64", Arc::clone(&permissions)).expect("valid");
+    let mut enumerator = create_enumerator(&sequence, 2, "i64", Arc::clone(&permissions), None).expect("valid");
     let mut emitted = 0;
     let mut readers: Vec<_> = (0..2)
         .map(|index| {
@@ -447,7 +447,7 @@ fn splits_of_failed_subtasks_are_dealt_again() {
         [("sequence", &[("from", "1"), ("to", "4")][..], "i64"), ("nexmark", &[], "string"), ("stdin", &[], "string")]
     {
         let mut enumerator =
-            create_enumerator(&spec(name, options), 2, record_type, Arc::clone(&permissions)).expect("valid");
+            create_enumerator(&spec(name, options), 2, record_type, Arc::clone(&permissions), None).expect("valid");
         let mut dealt = BTreeMap::new();
         for index in 0..2 {
             if let SplitAssignment::Split(split) = enumerator.next_split(index).expect("dealt") {

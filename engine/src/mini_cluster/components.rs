@@ -41,8 +41,8 @@ pub fn job_master_factory(configuration: Configuration, clock: Clock) -> JobMast
         let job_id = job_graph.job_id;
         let share = |permissions: &Permissions| Arc::new(permissions.clone());
         let connectors = Connectors {
-            enumerators: Arc::new(move |spec, parallelism, record_type, permissions| {
-                connector::create_enumerator(spec, parallelism, record_type, share(permissions))
+            enumerators: Arc::new(move |spec, parallelism, record_type, permissions, restored| {
+                connector::create_enumerator(spec, parallelism, record_type, share(permissions), restored)
             }),
             committers: Arc::new(move |spec, _, _, permissions| {
                 connector::create_committer(spec, job_id, share(permissions))

@@ -156,6 +156,9 @@ impl ScriptedJobMaster {
                 self.reply(from, TaskExecutorMessage::SplitAssigned(answer));
             }
             JobMasterMessage::ReportWatermark(_) => {}
+            JobMasterMessage::AcknowledgeCheckpoint(_)
+            | JobMasterMessage::DeclineCheckpoint(_)
+            | JobMasterMessage::EndOfDataReached(_) => {}
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => {
                 let id = heartbeat.task_executor;
                 let reported: BTreeSet<_> = heartbeat.tasks.iter().map(|(attempt, _)| *attempt).collect();
@@ -323,6 +326,7 @@ impl ScriptedJobMaster {
             };
             self.reply(&to, TaskExecutorMessage::JobInformation(Box::new(information)));
             let deployment = TaskDeployment {
+                restore: None,
                 job: self.graph.job_id,
                 attempt: self.attempt(vertex),
                 vertex: vertex.vertex,

@@ -38,6 +38,18 @@ struct Task {
 }
 
 impl RunningTask for Task {
+    fn trigger_checkpoint(&self, _trigger: crate::protocol::task_executor::TriggerCheckpoint) {
+        todo!("task helper")
+    }
+
+    fn notify_checkpoint_complete(&self, _checkpoint_id: u64) {
+        todo!("task helper")
+    }
+
+    fn notify_checkpoint_aborted(&self, _checkpoint_id: u64) {
+        todo!("task helper")
+    }
+
     fn cancel(&self) {
         (self.told)(TaskState::Canceled);
     }

@@ -6,7 +6,9 @@ use crate::{
     base::{
         clock::Timestamp,
         ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
+        stream_element::CheckpointId,
     },
+    checkpoint::TaskStateSnapshot,
     connector::{Committable, SplitAssignment},
 };
 
@@ -187,6 +189,88 @@ pub struct MaxAllowedWatermark {
     pub watermark: Timestamp,
 }
 
+/// A task's part of a checkpoint is stored.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct AcknowledgeCheckpoint {
+    /// The attempt.
+    pub attempt: ExecutionAttemptId,
+    /// The checkpoint.
+    pub checkpoint_id: CheckpointId,
+    /// The state.
+    pub state: TaskStateSnapshot,
+    /// How it went.
+    pub metrics: CheckpointMetrics,
+}
+
+/// How a checkpoint went in one task.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CheckpointMetrics {
+    /// Microseconds from the trigger in the JobMaster to the first barrier.
+    pub start_delay_us: u64,
+    /// Microseconds from the first barrier to the last.
+    pub alignment_us: u64,
+    /// Microseconds for which the task did nothing else.
+    pub sync_us: u64,
+    /// Microseconds of writing beside the task's work.
+    pub async_us: u64,
+    /// Bytes that came in between the first barrier and the last.
+    pub processed_bytes: u64,
+}
+
+/// Why a task, or the coordinator, gave a checkpoint up. Source: Flink's `CheckpointFailureReason`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum CheckpointFailureReason {
+    /// Another request of the same kind came before it.
+    TooManyCheckpointRequests,
+    /// The last one completed too recently.
+    MinimumTimeBetweenCheckpoints,
+    /// A task that must take part does not run.
+    NotAllRequiredTasksRunning,
+    /// Storage could not be used by the coordinator.
+    IoException,
+    /// A task could not store its state.
+    CheckpointAsyncException,
+    /// A later checkpoint completed or began before it.
+    CheckpointSubsumed,
+    /// A task that forwarded the barrier gave it up.
+    CheckpointDeclinedOnCancellationBarrier,
+    /// A task failed to take its snapshot.
+    CheckpointDeclined,
+    /// A task was not ready.
+    CheckpointDeclinedTaskNotReady,
+    /// A task was ending.
+    CheckpointDeclinedTaskClosing,
+    /// An input ended while barriers were waited for.
+    CheckpointDeclinedInputEndOfStream,
+    /// It took too long.
+    CheckpointExpired,
+    /// The coordinator stopped for good.
+    CheckpointCoordinatorShutdown,
+    /// The job is not RUNNING.
+    CheckpointCoordinatorSuspend,
+    /// Tasks are restarted.
+    JobFailoverRegion,
+    /// A task failed.
+    TaskFailure,
+    /// Its metadata could not be stored.
+    FinalizeCheckpointFailure,
+    /// It could not be begun.
+    TriggerCheckpointFailure,
+}
+
+/// A task gives a checkpoint up.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct DeclineCheckpoint {
+    /// The attempt.
+    pub attempt: ExecutionAttemptId,
+    /// The checkpoint.
+    pub checkpoint_id: CheckpointId,
+    /// Why.
+    pub reason: CheckpointFailureReason,
+    /// One line: what, where and what to do.
+    pub message: String,
+}
+
 /// A slot that a TaskExecutor offers.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SlotOffer {
@@ -230,6 +314,12 @@ pub enum JobMasterMessage {
     RequestSplit(SplitRequest),
     /// A source that waits for others says how far it is.
     ReportWatermark(WatermarkReport),
+    /// A task's part of a checkpoint is stored.
+    AcknowledgeCheckpoint(Box<AcknowledgeCheckpoint>),
+    /// A task gives a checkpoint up.
+    DeclineCheckpoint(DeclineCheckpoint),
+    /// A task has processed all its input and waits for a checkpoint before it ends.
+    EndOfDataReached(ExecutionAttemptId),
     /// A TaskExecutor lives.
     TaskExecutorHeartbeat(TaskExecutorHeartbeat),
     /// A TaskExecutor goes, or lost its slots.

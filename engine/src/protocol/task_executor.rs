@@ -4,12 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     base::{
+        clock::Timestamp,
         config::Configuration,
         ids::{
             AllocationId, ExecutionAttemptId, IntermediateDataSetId, JobId, JobMasterId, JobVertexId,
             ResourceManagerId, ResultPartitionId, SlotId,
         },
+        stream_element::{CheckpointId, CheckpointOptions},
     },
+    checkpoint::TaskRestore,
     graph::job_graph::{Artifact, Grants, JobVertex, ProgramSpec},
     protocol::job_master::{MaxAllowedWatermark, SplitAnswer},
 };
@@ -77,6 +80,21 @@ pub struct TaskDeployment {
     pub partitions: Vec<ResultPartitionDeployment>,
     /// In the order of `JobVertex::inputs`.
     pub gates: Vec<InputGateDeployment>,
+    /// What it goes on from; none: it begins from scratch.
+    pub restore: Option<TaskRestore>,
+}
+
+/// A checkpoint begins; only for tasks that no running task sends a barrier to.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TriggerCheckpoint {
+    /// The attempt.
+    pub attempt: ExecutionAttemptId,
+    /// The checkpoint.
+    pub checkpoint_id: CheckpointId,
+    /// When it was triggered.
+    pub triggered: Timestamp,
+    /// How it is taken.
+    pub options: CheckpointOptions,
 }
 
 /// What a TaskExecutor receives.
@@ -106,6 +124,13 @@ pub enum TaskExecutorMessage {
     SplitAssigned(SplitAnswer),
     /// Answer to `JobMasterMessage::ReportWatermark`.
     AlignWatermark(MaxAllowedWatermark),
+    /// Takes part in a checkpoint; answered by `JobMasterMessage::AcknowledgeCheckpoint` or
+    /// `JobMasterMessage::DeclineCheckpoint`.
+    TriggerCheckpoint(TriggerCheckpoint),
+    /// A checkpoint is complete and stored.
+    NotifyCheckpointComplete(ExecutionAttemptId, CheckpointId),
+    /// A checkpoint was given up.
+    NotifyCheckpointAborted(ExecutionAttemptId, CheckpointId),
     /// A JobMaster lives; answered by `JobMasterMessage::TaskExecutorHeartbeat`.
     JobMasterHeartbeat(JobId),
     /// A JobMaster ended or lost its leadership.

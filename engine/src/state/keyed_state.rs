@@ -685,7 +685,7 @@ impl KeyedState {
     }
 
     /// The state of a key group as it is now; see [`KeyedStateBackend::snapshot`].
-    pub fn snapshot(&self, key_group: u32) -> Box<dyn KeyGroupSnapshot> {
+    pub fn key_group_snapshot(&self, key_group: u32) -> Box<dyn KeyGroupSnapshot> {
         self.backend.snapshot(key_group)
     }
 }

@@ -11,12 +11,14 @@ mod memory;
 mod pair_map;
 mod timers;
 mod value_table;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
     keyed_state::{KeyedState, KeyedStateContext, StateError, StateFailure, StateUsage},
     memory::{MemorySnapshot, MemoryStateBackend},
+    snapshot::{KeyedStateSnapshot, RestoreError},
     timers::TimerQueue,
 };
 

@@ -198,7 +198,7 @@ fn contents(snapshots: &[Box<dyn KeyGroupSnapshot>], now: i64) -> BTreeMap<(Mode
 }
 
 fn snapshots(state: &KeyedState) -> Vec<Box<dyn KeyGroupSnapshot>> {
-    (0..4).map(|key_group| state.snapshot(key_group)).collect()
+    (0..4).map(|key_group| state.key_group_snapshot(key_group)).collect()
 }
 
 /// One step: what to do, state, key, namespace, map key, length of a value.
@@ -637,7 +637,7 @@ fn a_snapshot_is_read_on_another_thread_while_the_task_goes_on() {
         }
     };
     put(&mut state, 0);
-    let snapshot = state.snapshot(0);
+    let snapshot = state.key_group_snapshot(0);
     let reader = std::thread::spawn(move || {
         let mut seen = 0;
         for _ in 0..20 {
@@ -650,5 +650,5 @@ fn a_snapshot_is_read_on_another_thread_while_the_task_goes_on() {
     });
     (1..20).for_each(|round| put(&mut state, round));
     assert_eq!(reader.join().unwrap(), 20 * 2000);
-    state.snapshot(0).visit(0, &mut |_, _, _, value| assert_eq!(value, 19_u32.to_le_bytes().repeat(2)));
+    state.key_group_snapshot(0).visit(0, &mut |_, _, _, value| assert_eq!(value, 19_u32.to_le_bytes().repeat(2)));
 }

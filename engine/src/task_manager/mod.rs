@@ -9,13 +9,16 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    base::ids::{ExecutionAttemptId, JobId},
+    base::{
+        ids::{ExecutionAttemptId, JobId},
+        stream_element::CheckpointId,
+    },
     protocol::{
         job_master::{
-            FailureCause, MaxAllowedWatermark, SplitAnswer, SplitRequest, TaskExecutionStateUpdate, TaskMetrics,
-            WatermarkReport,
+            AcknowledgeCheckpoint, DeclineCheckpoint, FailureCause, MaxAllowedWatermark, SplitAnswer, SplitRequest,
+            TaskExecutionStateUpdate, TaskMetrics, WatermarkReport,
         },
-        task_executor::{JobInformation, TaskDeployment},
+        task_executor::{JobInformation, TaskDeployment, TriggerCheckpoint},
     },
 };
 
@@ -32,6 +35,12 @@ pub enum TaskEvent {
     RequestSplit(SplitRequest),
     /// A source that waits for others says how far it is.
     ReportWatermark(WatermarkReport),
+    /// Its part of a checkpoint is stored.
+    AcknowledgeCheckpoint(Box<AcknowledgeCheckpoint>),
+    /// It gives a checkpoint up.
+    DeclineCheckpoint(DeclineCheckpoint),
+    /// It has processed all its input and waits for a checkpoint before it ends.
+    EndOfDataReached(ExecutionAttemptId),
 }
 
 /// How a task reaches its TaskExecutor from its own thread: never waits.
@@ -48,6 +57,15 @@ pub trait RunningTask: Send {
 
     /// Hands over how far a source's watermark may rise before it pauses.
     fn align_watermark(&self, max_allowed: MaxAllowedWatermark);
+
+    /// Has the task take part in a checkpoint; only for tasks that get no barrier from others.
+    fn trigger_checkpoint(&self, trigger: TriggerCheckpoint);
+
+    /// A checkpoint is complete and stored.
+    fn notify_checkpoint_complete(&self, checkpoint_id: CheckpointId);
+
+    /// A checkpoint was given up.
+    fn notify_checkpoint_aborted(&self, checkpoint_id: CheckpointId);
 
     /// Counters as they are now.
     fn metrics(&self) -> TaskMetrics;

@@ -32,6 +32,7 @@ use crate::{
         clock::Timestamp,
         config::{Configuration, format_duration, options},
         ids::{AllocationId, ExecutionAttemptId, JobId, JobMasterId, ResourceId, ResourceManagerId, SlotId},
+        stream_element::CheckpointId,
     },
     protocol::{
         job_master::{
@@ -107,6 +108,8 @@ enum EventKind {
     Ended,
     RequestSplit(u32),
     ReportWatermark(u32),
+    Checkpoint(CheckpointId),
+    EndOfData,
 }
 
 /// Events on their way from the threads of tasks to the loop of their TaskExecutor.
@@ -147,6 +150,12 @@ impl TaskEventQueue {
             TaskEvent::RequestSplit(request) => (request.attempt, EventKind::RequestSplit(request.node)),
             // One that was not read yet is replaced.
             TaskEvent::ReportWatermark(report) => (report.attempt, EventKind::ReportWatermark(report.node)),
+            // A task answers each checkpoint once.
+            TaskEvent::AcknowledgeCheckpoint(acknowledge) => {
+                (acknowledge.attempt, EventKind::Checkpoint(acknowledge.checkpoint_id))
+            }
+            TaskEvent::DeclineCheckpoint(decline) => (decline.attempt, EventKind::Checkpoint(decline.checkpoint_id)),
+            TaskEvent::EndOfDataReached(attempt) => (*attempt, EventKind::EndOfData),
         };
         let is_first = {
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -312,7 +321,10 @@ impl TaskExecutor {
             | TaskExecutorMessage::CancelTask(_)
             | TaskExecutorMessage::AttemptUnknown(_)
             | TaskExecutorMessage::SplitAssigned(_)
-            | TaskExecutorMessage::AlignWatermark(_) => !leads_any(),
+            | TaskExecutorMessage::AlignWatermark(_)
+            | TaskExecutorMessage::TriggerCheckpoint(_)
+            | TaskExecutorMessage::NotifyCheckpointComplete(..)
+            | TaskExecutorMessage::NotifyCheckpointAborted(..) => !leads_any(),
         }
     }
 
@@ -338,8 +350,23 @@ impl TaskExecutor {
             TaskExecutorMessage::AttemptUnknown(attempt) => self.disown(attempt, now),
             TaskExecutorMessage::SplitAssigned(answer) => self.split_assigned(answer),
             TaskExecutorMessage::AlignWatermark(max_allowed) => {
-                if let Some(TaskPhase::Running(task)) = self.tasks.get(&max_allowed.attempt).map(|entry| &entry.phase) {
+                if let Some(task) = self.running_task(max_allowed.attempt) {
                     task.align_watermark(max_allowed);
+                }
+            }
+            TaskExecutorMessage::TriggerCheckpoint(trigger) => {
+                if let Some(task) = self.running_task(trigger.attempt) {
+                    task.trigger_checkpoint(trigger);
+                }
+            }
+            TaskExecutorMessage::NotifyCheckpointComplete(attempt, checkpoint_id) => {
+                if let Some(task) = self.running_task(attempt) {
+                    task.notify_checkpoint_complete(checkpoint_id);
+                }
+            }
+            TaskExecutorMessage::NotifyCheckpointAborted(attempt, checkpoint_id) => {
+                if let Some(task) = self.running_task(attempt) {
+                    task.notify_checkpoint_aborted(checkpoint_id);
                 }
             }
             TaskExecutorMessage::JobMasterHeartbeat(job) => self.job_master_heartbeat(from, fence, job),
@@ -705,18 +732,37 @@ impl TaskExecutor {
                     TaskState::Finished | TaskState::Canceled | TaskState::Failed => self.task_ended(update, now),
                 },
                 TaskEvent::RequestSplit(request) => {
-                    let Some(entry) = self.tasks.get(&request.attempt) else { continue };
-                    if self.is_wanted(entry) {
-                        self.send_to_job_master(entry.job, JobMasterMessage::RequestSplit(request));
-                    }
+                    self.pass_on(request.attempt, JobMasterMessage::RequestSplit(request));
                 }
                 TaskEvent::ReportWatermark(report) => {
-                    let Some(entry) = self.tasks.get(&report.attempt) else { continue };
-                    if self.is_wanted(entry) {
-                        self.send_to_job_master(entry.job, JobMasterMessage::ReportWatermark(report));
-                    }
+                    self.pass_on(report.attempt, JobMasterMessage::ReportWatermark(report));
+                }
+                TaskEvent::AcknowledgeCheckpoint(acknowledge) => {
+                    self.pass_on(acknowledge.attempt, JobMasterMessage::AcknowledgeCheckpoint(acknowledge));
+                }
+                TaskEvent::DeclineCheckpoint(decline) => {
+                    self.pass_on(decline.attempt, JobMasterMessage::DeclineCheckpoint(decline));
+                }
+                TaskEvent::EndOfDataReached(attempt) => {
+                    self.pass_on(attempt, JobMasterMessage::EndOfDataReached(attempt));
                 }
             }
+        }
+    }
+
+    /// A task whose thread runs.
+    fn running_task(&self, attempt: ExecutionAttemptId) -> Option<&dyn RunningTask> {
+        match self.tasks.get(&attempt).map(|entry| &entry.phase) {
+            Some(TaskPhase::Running(task)) => Some(&**task),
+            Some(_) | None => None,
+        }
+    }
+
+    /// Sends what a task has to say to the JobMaster that submitted it.
+    fn pass_on(&mut self, attempt: ExecutionAttemptId, message: JobMasterMessage) {
+        let Some(entry) = self.tasks.get(&attempt) else { return };
+        if self.is_wanted(entry) {
+            self.send_to_job_master(entry.job, message);
         }
     }
 

@@ -17,6 +17,18 @@ struct Recorder {
 }
 
 impl RunningTask for Recorder {
+    fn trigger_checkpoint(&self, _trigger: crate::protocol::task_executor::TriggerCheckpoint) {
+        todo!("task helper")
+    }
+
+    fn notify_checkpoint_complete(&self, _checkpoint_id: u64) {
+        todo!("task helper")
+    }
+
+    fn notify_checkpoint_aborted(&self, _checkpoint_id: u64) {
+        todo!("task helper")
+    }
+
     fn cancel(&self) {
         self.told.lock().unwrap().push(format!("cancel {}", self.attempt));
     }
@@ -103,6 +115,7 @@ fn information(number: u8) -> TaskExecutorMessage {
 
 fn deployment(number: u32, allocation_number: u8) -> TaskExecutorMessage {
     TaskExecutorMessage::SubmitTask(TaskDeployment {
+        restore: None,
         job: job(1),
         attempt: attempt(number),
         vertex: JobVertexId::from_bytes([1; 16]),

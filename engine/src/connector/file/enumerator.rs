@@ -173,6 +173,10 @@ impl ChunkQueue {
 }
 
 impl SplitEnumerator for FileEnumerator {
+    fn snapshot(&self) -> Vec<u8> {
+        todo!("connector helper")
+    }
+
     fn next_split(&mut self, subtask_index: u32) -> Result<SplitAssignment, ConnectorError> {
         let shared = self.dealing.is_shared();
         let returned = self.returned.iter().position(|(subtask, _)| shared || *subtask == subtask_index);

@@ -78,7 +78,7 @@ fn run(directory: &TempDir, options: &[(&str, &str)], parallelism: u32, seed: u6
     let input = root.to_str().unwrap();
     let options = spec("file", &[&[("path", input), ("format", "csv")], options].concat());
     let record_type = "T{time:i64}";
-    let mut enumerator = create_enumerator(&options, parallelism, record_type, Arc::clone(&permissions)).unwrap();
+    let mut enumerator = create_enumerator(&options, parallelism, record_type, Arc::clone(&permissions), None).unwrap();
     let clock = Clock::new_virtual(Timestamp(0));
     let reader = |index| {
         let context = reader_context(index, parallelism, record_type, &permissions, &clock, None);
@@ -276,7 +276,7 @@ fn files_that_are_read_side_by_side_keep_their_lines_and_headers_apart() {
     assert!(rejected[0].starts_with(&format!("{} line 102: ", places("a"))), "{rejected:?}");
     assert!(rejected[1].starts_with(&format!("{} line 302: ", places("b"))), "{rejected:?}");
     // A row that an operator refuses is named by its own file.
-    let mut enumerator = create_enumerator(&options, 1, "T{time:i64}", Arc::clone(&permissions)).unwrap();
+    let mut enumerator = create_enumerator(&options, 1, "T{time:i64}", Arc::clone(&permissions), None).unwrap();
     let SplitAssignment::Split(split) = enumerator.next_split(0).unwrap() else { panic!("two files") };
     let context = reader_context(0, 1, "T{time:i64}", &permissions, &Clock::new_virtual(Timestamp(0)), None);
     let mut reader = create_reader(&options, context).unwrap();
@@ -302,7 +302,8 @@ fn each_file_belongs_to_one_subtask_or_one_file_to_several() {
     }
     let dealt = |parallelism: u32| {
         let options = spec("file", &[("path", path.to_str().unwrap()), ("read-order", "auto"), ("chunk-bytes", "40")]);
-        let mut enumerator = create_enumerator(&options, parallelism, "string", Arc::clone(&permissions)).unwrap();
+        let mut enumerator =
+            create_enumerator(&options, parallelism, "string", Arc::clone(&permissions), None).unwrap();
         let mut splits = vec![Vec::new(); parallelism as usize];
         // The subtasks take turns.
         let mut ended = 0;

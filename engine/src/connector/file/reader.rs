@@ -305,6 +305,10 @@ fn refuse(
 }
 
 impl SourceReader for FileReader {
+    fn snapshot(&mut self) -> Vec<SourceSplit> {
+        todo!("connector helper")
+    }
+
     fn add_split(&mut self, split: SourceSplit) -> Result<(), ConnectorError> {
         match DealtFiles::decode(&split)? {
             DealtFiles::Chunk(split) => {

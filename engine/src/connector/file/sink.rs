@@ -144,6 +144,13 @@ fn write_buffer(to: &mut impl Write, buffer: &mut Vec<u8>, written: &mut u64) ->
 }
 
 impl SinkWriter for FileWriter {
+    fn prepare_commit(
+        &mut self,
+        _checkpoint_id: crate::base::stream_element::CheckpointId,
+    ) -> Result<Vec<Committable>, ConnectorError> {
+        todo!("connector helper")
+    }
+
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.rows.append_lines(batch, &mut self.buffer, &mut *self.reject)?;
         if self.buffer.len() < BUFFER_BYTES {
@@ -242,6 +249,14 @@ fn sync_directory(directory: &Path) -> Result<(), ConnectorError> {
 }
 
 impl SinkCommitter for FileCommitter {
+    fn recover(
+        &mut self,
+        _checkpoint_id: crate::base::stream_element::CheckpointId,
+        _committables: Vec<Committable>,
+    ) -> Result<(), ConnectorError> {
+        todo!("connector helper")
+    }
+
     fn prepare(&mut self) -> Result<(), ConnectorError> {
         let directory = self.permissions.writable(&self.path)?;
         fs::create_dir_all(&directory).map_err(io_error("create", &self.path))?;

@@ -259,7 +259,7 @@ fn files_that_go_away_or_shrink_are_named() {
     let options = spec("file", &[("path", &path), ("chunk-bytes", "100")]);
     let clock = Clock::new_virtual(Timestamp(0));
     let mut enumerator =
-        create_enumerator(&options, 1, "string", Arc::clone(&directory.permissions)).expect("it is there");
+        create_enumerator(&options, 1, "string", Arc::clone(&directory.permissions), None).expect("it is there");
     let mut next = || match enumerator.next_split(0).expect("dealt") {
         SplitAssignment::Split(split) => split,
         other => panic!("{other:?}"),
@@ -310,7 +310,8 @@ fn chunks_are_small_enough_for_all_subtasks() {
     let chunks = |options: &[(&str, &str)], parallelism| {
         let options = spec("file", &[&[("path", &*path)], options].concat());
         let permissions = Arc::clone(&directory.permissions);
-        let mut enumerator = create_enumerator(&options, parallelism, "string", permissions).expect("it is there");
+        let mut enumerator =
+            create_enumerator(&options, parallelism, "string", permissions, None).expect("it is there");
         let mut sizes = Vec::new();
         while let SplitAssignment::Split(split) = enumerator.next_split(0).expect("dealt") {
             let split = chunk_of(&split);
@@ -333,7 +334,7 @@ fn chunks_of_failed_subtasks_are_dealt_again() {
     let path = directory.write("in.txt", "0123456789");
     let options = spec("file", &[("path", &path), ("chunk-bytes", "4")]);
     let mut enumerator =
-        create_enumerator(&options, 2, "string", Arc::clone(&directory.permissions)).expect("it is there");
+        create_enumerator(&options, 2, "string", Arc::clone(&directory.permissions), None).expect("it is there");
     let next = |enumerator: &mut Box<dyn SplitEnumerator>| enumerator.next_split(0).expect("dealt");
     let first = next(&mut enumerator);
     let SplitAssignment::Split(second) = next(&mut enumerator) else { panic!("three chunks") };
@@ -353,7 +354,7 @@ fn positions_say_where_reading_stands() {
     let options = spec("file", &[("path", &path), ("rate", "10")]);
     let clock = Clock::new_virtual(Timestamp(0));
     let mut enumerator =
-        create_enumerator(&options, 1, "string", Arc::clone(&directory.permissions)).expect("it is there");
+        create_enumerator(&options, 1, "string", Arc::clone(&directory.permissions), None).expect("it is there");
     let context = reader_context(0, 1, "string", &directory.permissions, &clock, None);
     let mut reader = create_reader(&options, context).expect("valid");
     assert!(matches!(reader.poll(1000), Ok(ReaderOutput::NeedSplit)));

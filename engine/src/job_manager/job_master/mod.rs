@@ -319,6 +319,9 @@ impl JobMaster {
             JobMasterMessage::TaskRefused(attempt, reason) => self.handle_task_refused(from, attempt, &reason, now),
             JobMasterMessage::RequestSplit(request) => self.handle_split_request(from, request, now),
             JobMasterMessage::ReportWatermark(report) => self.handle_watermark_report(from, report),
+            JobMasterMessage::AcknowledgeCheckpoint(_)
+            | JobMasterMessage::DeclineCheckpoint(_)
+            | JobMasterMessage::EndOfDataReached(_) => todo!("coordinator helper"),
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => self.reconcile_deployments(heartbeat, now),
             JobMasterMessage::DisconnectTaskExecutor(id, reason) => {
                 self.task_executor_lost(&id, &format!("TaskExecutor {id} disconnected: {reason}"), now);
@@ -571,6 +574,9 @@ impl JobMaster {
                 | JobMasterMessage::TaskRefused(..)
                 | JobMasterMessage::RequestSplit(_)
                 | JobMasterMessage::ReportWatermark(_)
+                | JobMasterMessage::AcknowledgeCheckpoint(_)
+                | JobMasterMessage::DeclineCheckpoint(_)
+                | JobMasterMessage::EndOfDataReached(_)
                 | JobMasterMessage::TaskExecutorHeartbeat(_)
                 | JobMasterMessage::DisconnectTaskExecutor(..)
                 | JobMasterMessage::Cancel

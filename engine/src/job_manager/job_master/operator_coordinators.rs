@@ -14,8 +14,8 @@ use crate::{
         ids::{ExecutionVertexId, JobVertexId},
     },
     connector::{
-        AlignmentOptions, Committable, ConnectorError, Permissions, SinkCommitter, SourceSplit, SplitAssignment,
-        SplitEnumerator,
+        AlignmentOptions, Committable, ConnectorError, Permissions, RestoredSource, SinkCommitter, SourceSplit,
+        SplitAssignment, SplitEnumerator,
     },
     graph::{
         job_graph::{ChainedOperator, JobVertex},
@@ -27,9 +27,17 @@ use crate::{
 /// Splits of one source that are remembered; a source that dealt more restarts as a whole.
 const REMEMBERED_SPLITS_MAX: usize = 100_000;
 
-/// Makes the enumerator of a source of the given parallelism and record type.
+/// Makes the enumerator of a source of the given parallelism and record type, which goes on from what was restored.
 pub type EnumeratorFactory = Arc<
-    dyn Fn(&ConnectorSpec, u32, &str, &Permissions) -> Result<Box<dyn SplitEnumerator>, ConnectorError> + Send + Sync,
+    dyn Fn(
+            &ConnectorSpec,
+            u32,
+            &str,
+            &Permissions,
+            Option<RestoredSource>,
+        ) -> Result<Box<dyn SplitEnumerator>, ConnectorError>
+        + Send
+        + Sync,
 >;
 
 /// Makes the committer of a sink of the given parallelism and record type.
@@ -255,7 +263,7 @@ impl OperatorCoordinators {
 
     fn create_enumerator(&self, use_: &Use) -> Result<Box<dyn SplitEnumerator>, CoordinatorError> {
         let Use { connector, parallelism, record_type, operator, .. } = use_;
-        (self.connectors.enumerators)(connector, *parallelism, record_type, &self.permissions)
+        (self.connectors.enumerators)(connector, *parallelism, record_type, &self.permissions, None)
             .map_err(|source| CoordinatorError::PrepareSource { operator: operator.clone(), source })
     }
 

@@ -70,6 +70,7 @@ impl JobMaster {
             let (partitions, gates) = self.graph.deployment(*vertex);
             let attempt = self.graph.vertex(*vertex).current().attempt();
             let deployment = TaskDeployment {
+                restore: None,
                 job: self.job(),
                 attempt,
                 vertex: attempt.execution_vertex.vertex,

@@ -183,7 +183,7 @@ impl Journal {
     pub(super) fn connectors(&self) -> Connectors {
         let (of_sources, of_sinks) = (self.clone(), self.clone());
         Connectors {
-            enumerators: Arc::new(move |spec, parallelism, record_type, _| {
+            enumerators: Arc::new(move |spec, parallelism, record_type, _, _| {
                 of_sources.note(format!("enumerator {} of {parallelism} {record_type}", spec.name));
                 fail_if(spec, "enumerator")?;
                 let splits = spec.options.get("splits").map_or(0, |splits| splits.parse::<u32>().unwrap());
@@ -216,6 +216,10 @@ struct JournalEnumerator {
 }
 
 impl SplitEnumerator for JournalEnumerator {
+    fn snapshot(&self) -> Vec<u8> {
+        todo!("connector helper")
+    }
+
     fn next_split(&mut self, _: u32) -> Result<SplitAssignment, ConnectorError> {
         fail_if(&self.spec, "next_split")?;
         let split = self.splits.pop_front();
@@ -234,6 +238,14 @@ struct JournalCommitter {
 }
 
 impl SinkCommitter for JournalCommitter {
+    fn recover(
+        &mut self,
+        _checkpoint_id: crate::base::stream_element::CheckpointId,
+        _committables: Vec<Committable>,
+    ) -> Result<(), ConnectorError> {
+        todo!("connector helper")
+    }
+
     fn prepare(&mut self) -> Result<(), ConnectorError> {
         self.journal.note("prepare".to_owned());
         fail_if(&self.spec, "prepare")

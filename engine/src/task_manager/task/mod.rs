@@ -307,6 +307,18 @@ struct TaskHandle {
 }
 
 impl RunningTask for TaskHandle {
+    fn trigger_checkpoint(&self, _trigger: crate::protocol::task_executor::TriggerCheckpoint) {
+        todo!("task helper")
+    }
+
+    fn notify_checkpoint_complete(&self, _checkpoint_id: u64) {
+        todo!("task helper")
+    }
+
+    fn notify_checkpoint_aborted(&self, _checkpoint_id: u64) {
+        todo!("task helper")
+    }
+
     fn cancel(&self) {
         self.shared.sender.stop(StopReason::Canceled);
     }

@@ -70,7 +70,11 @@ fn a_source_that_is_too_far_ahead_pauses_and_goes_on_when_it_may() {
                 assert_eq!((of, node), (attempt, 1));
                 return watermark;
             }
-            TaskEvent::StateChanged(_) | TaskEvent::RequestSplit(_) => {}
+            TaskEvent::StateChanged(_)
+            | TaskEvent::RequestSplit(_)
+            | TaskEvent::AcknowledgeCheckpoint(_)
+            | TaskEvent::DeclineCheckpoint(_)
+            | TaskEvent::EndOfDataReached(_) => {}
         }
     };
     assert_eq!(next(&cluster), Timestamp::MIN, "before the first watermark");

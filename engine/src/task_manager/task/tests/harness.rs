@@ -270,6 +270,7 @@ impl TestJob {
                     InputGateDeployment { data_set: input.source, channels }
                 });
                 deployments.push(TaskDeployment {
+                    restore: None,
                     job,
                     attempt: attempt(vertex, subtask),
                     vertex: vertex.id,
@@ -671,6 +672,10 @@ struct TestReader {
 }
 
 impl SourceReader for TestReader {
+    fn snapshot(&mut self) -> Vec<SourceSplit> {
+        todo!("connector helper")
+    }
+
     fn add_split(&mut self, split: SourceSplit) -> Result<(), ConnectorError> {
         self.split.extend(split.0);
         Ok(())
@@ -763,6 +768,13 @@ struct TestWriter {
 }
 
 impl SinkWriter for TestWriter {
+    fn prepare_commit(
+        &mut self,
+        _checkpoint_id: crate::base::stream_element::CheckpointId,
+    ) -> Result<Vec<Committable>, ConnectorError> {
+        todo!("connector helper")
+    }
+
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         let mut collected = self.collected.lock().unwrap();
         let rows = collected.entry((self.context.record_type_node(), self.context.subtask_index)).or_default();
@@ -886,6 +898,9 @@ impl Cluster {
                 }
                 TaskEvent::RequestSplit(request) => self.assign_split(request),
                 TaskEvent::ReportWatermark(_) => {}
+                TaskEvent::AcknowledgeCheckpoint(_)
+                | TaskEvent::DeclineCheckpoint(_)
+                | TaskEvent::EndOfDataReached(_) => {}
             }
         }
     }
@@ -898,6 +913,9 @@ impl Cluster {
                 TaskEvent::StateChanged(update) => self.states.entry(update.attempt).or_default().push(update.state),
                 TaskEvent::RequestSplit(_) => return,
                 TaskEvent::ReportWatermark(_) => {}
+                TaskEvent::AcknowledgeCheckpoint(_)
+                | TaskEvent::DeclineCheckpoint(_)
+                | TaskEvent::EndOfDataReached(_) => {}
             }
         }
     }

@@ -79,7 +79,8 @@ fn run_to_end(plugin: &Arc<CompiledPlugin>, job_graph: JobGraph) -> Vec<TaskExec
             Operator::Source(spec) => {
                 let record_type = node.output_type.as_deref().unwrap();
                 let enumerator =
-                    connector::create_enumerator(spec, parallelism, record_type, Arc::clone(&permissions)).unwrap();
+                    connector::create_enumerator(spec, parallelism, record_type, Arc::clone(&permissions), None)
+                        .unwrap();
                 cluster.enumerators.insert(node.id, enumerator);
             }
             Operator::Sink(spec) => {
