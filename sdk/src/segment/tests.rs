@@ -45,6 +45,7 @@ fn context(nodes: &[u32], outputs: &[(u32, Option<u32>)]) -> OperatorContext {
         outputs: outputs.iter().map(output).collect(),
         restored: false,
         state_cache_bytes: 1 << 24,
+        state_value_bytes_max: 16 << 20,
     }
 }
 
