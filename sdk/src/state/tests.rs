@@ -140,7 +140,8 @@ fn values_are_those_of_the_model() {
                 }
                 cache.fetch();
             }
-            for (key, namespace) in batch {
+            for (row, (key, namespace)) in (0..).zip(batch) {
+                current::enter_row(row);
                 let slot = cache.slot(key_hash(&key), &key, &namespace);
                 let expected = model.get(&(key.clone(), namespace.clone()));
                 assert_eq!(cache.get(slot), expected, "seed {seed}");
@@ -157,6 +158,7 @@ fn values_are_those_of_the_model() {
                     }
                 }
             }
+            current::enter_row(current::NO_ROW);
             if random.chance(20) {
                 cache.flush();
                 let model = model.iter().map(|(scope, value)| (scope.clone(), Kept::Bytes(value.clone().into())));
