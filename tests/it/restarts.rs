@@ -78,3 +78,32 @@ fn a_terminated_submit_cancels_its_job_and_leaves_nothing() {
     check_failure(&ended, 1, &["was cancelled"]);
     assert!(is_empty(&output) && is_empty(&temporary), "something is left: {}", describe(&ended));
 }
+
+/// Runs a job that keeps too much, with settings; its failure must be one line with all of `parts`.
+#[track_caller]
+fn check_greedy(what: &str, settings: &[&str], parts: &[&str]) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let plugin = plugin("test_failing");
+    let program = [text(&plugin), "--greedy", what, "--output", text(&output)];
+    let patient = ["submit", "-D", "sandbox.call.cpu-time=20s"];
+    let failed = run(&[&patient[..], settings, &program[..]].concat());
+    let line = check_failure(&failed, 1, &[&["operator \"Greedy\""], parts].concat());
+    assert!(!line.contains("row 0"), "{line}");
+    assert!(is_empty(&output));
+}
+
+#[test]
+fn what_is_kept_in_the_memory_of_the_plugin_counts_for_the_limits_of_state() {
+    // A value of 100 MiB has as many bytes and four for its length.
+    let parts = ["state \"value\"", "the value has 104857604 bytes, the limit is 16777216", "state.value.bytes-max"];
+    check_greedy("value", &["-D", "sandbox.memory.max=1gb"], &parts);
+    check_greedy(
+        "values",
+        &["-D", "state.bytes-max=1mb"],
+        &["state \"value\"", "1048576 bytes", "raise state.bytes-max"],
+    );
+    check_greedy("list", &[], &["state \"list\"", "the limit is 16777216", "state.value.bytes-max"]);
+    let parts = ["more than 100000 timers wait in this task", "raise state.timers.max"];
+    check_greedy("timers", &["-D", "state.timers.max=100000"], &parts);
+}

@@ -89,6 +89,7 @@ where
         max_parallelism: 128,
         attempt: 0,
         state_cache_bytes: limits.state_cache_bytes as u64,
+        state_value_bytes_max: limits.state_value_bytes_max as u64,
         outputs: outputs.collect(),
         operator: plugin.to_owned(),
         is_keyed: in_segment().any(|node| node.key_type.is_some()),

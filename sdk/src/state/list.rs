@@ -8,7 +8,7 @@ use super::{
     wire::{Requests, StateId, read_counted, write_absent, write_counted, write_counted_with},
 };
 use crate::{
-    host,
+    current, host,
     record::{Reader, Record},
 };
 
@@ -20,6 +20,8 @@ pub(crate) struct ListCache<T: ?Sized> {
     clock: Clock,
     /// Places whose elements are to be read by `fetch`.
     missing: Vec<u32>,
+    /// Bytes that were appended in this batch.
+    appended: usize,
     writes: Writes,
     reads: Requests,
     scratch: Vec<u8>,
@@ -85,6 +87,7 @@ impl<T: Record + ?Sized> ListCache<T> {
             time_to_live: None,
             clock,
             missing: Vec::new(),
+            appended: 0,
             writes: Writes::default(),
             reads: Requests::default(),
             scratch: Vec::new(),
@@ -104,6 +107,7 @@ impl<T: Record + ?Sized> ListCache<T> {
 
     /// As [`super::ValueCache::begin_batch`].
     pub(crate) fn begin_batch(&mut self) {
+        self.appended = 0;
         let touched = self.table.begin_batch();
         for &place in &touched {
             let entry = self.table.entry(place);
@@ -182,7 +186,13 @@ impl<T: Record + ?Sized> ListCache<T> {
     pub(crate) fn append(&mut self, slot: Slot, element: T::Ref<'_>) {
         let end = self.time_to_live.map(|ttl| self.clock.now().saturating_add(ttl.duration_ms));
         self.table.mark_dirty(slot.0);
-        write_element::<T>(&mut self.table.entry_mut(slot.0).content.bytes, element, end);
+        let bytes = &mut self.table.entry_mut(slot.0).content.bytes;
+        let length = bytes.len();
+        write_element::<T>(bytes, element, end);
+        self.appended += bytes.len() - length;
+        if self.table.bytes_max() < self.appended {
+            self.write_early();
+        }
     }
 
     /// Hands out the elements in their order.
@@ -222,9 +232,19 @@ impl<T: Record + ?Sized> ListCache<T> {
     /// Replaces the elements; nothing is read. No elements are no list.
     pub(crate) fn replace<'v>(&mut self, slot: Slot, elements: impl IntoIterator<Item = T::Ref<'v>>) {
         let end = self.time_to_live.map(|ttl| self.clock.now().saturating_add(ttl.duration_ms));
+        let value_bytes_max = self.state.value_bytes_max;
         let list = self.empty(slot);
         for element in elements {
             write_element::<T>(&mut list.bytes, element, end);
+            if value_bytes_max < list.bytes.len() {
+                break;
+            }
+        }
+        let entry = self.table.entry(slot.0);
+        self.state.check_length(&entry.key, entry.content.bytes.len());
+        self.appended += entry.content.bytes.len();
+        if self.table.bytes_max() < self.appended && !current::failed() {
+            self.write_early();
         }
     }
 
@@ -241,6 +261,10 @@ impl<T: Record + ?Sized> ListCache<T> {
         self.empty(from);
         self.table.mark_dirty(to.0);
         self.table.entry_mut(to.0).content.bytes.extend_from_slice(&bytes);
+        self.appended += bytes.len();
+        if self.table.bytes_max() < self.appended {
+            self.write_early();
+        }
     }
 
     /// As [`super::ValueCache::flush`].
@@ -339,6 +363,20 @@ impl<T: Record + ?Sized> ListCache<T> {
                 list.bytes.splice(..0, stored.iter().copied());
                 list.unsent += stored.len();
             }
+        }
+    }
+
+    /// Lets the host know what changed, and keeps none of it, before the batch ends: it alone
+    /// is more than the cache may take.
+    #[cold]
+    fn write_early(&mut self) {
+        self.flush();
+        self.appended = 0;
+        self.table.set_incomplete();
+        for place in self.table.touched().to_vec() {
+            let entry = self.table.entry_mut(place);
+            entry.content = List { has_unread: entry.is_in_host, ..List::default() };
+            self.table.weigh(place, 0);
         }
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct MapCache<V> {
     clock: Clock,
     is_fixed_size: bool,
     missing: Vec<u32>,
+    /// Bytes of pairs that were set or read one by one in this batch, about.
+    gathered: usize,
     writes: Writes,
     reads: Requests,
     scratch: Vec<u8>,
@@ -126,6 +128,7 @@ impl<V: Owned> MapCache<V> {
             clock,
             is_fixed_size: is_fixed_size(&V::descriptor(Nesting::ROOT)),
             missing: Vec::new(),
+            gathered: 0,
             writes: Writes::default(),
             reads: Requests::default(),
             scratch: Vec::new(),
@@ -144,6 +147,7 @@ impl<V: Owned> MapCache<V> {
 
     /// As [`super::ValueCache::begin_batch`].
     pub(crate) fn begin_batch(&mut self) {
+        self.gathered = 0;
         let touched = self.table.begin_batch();
         for &place in &touched {
             let entry = self.table.entry_mut(place);
@@ -318,6 +322,24 @@ impl<V: Owned> MapCache<V> {
             return;
         }
         map.insert(map_key, Pair { value, end, is_dirty: true, is_in_host, bytes: 0 }, self.scratch.len());
+        self.gathered += PAIR_BYTES + map_key.len() + self.scratch.len();
+        if self.table.bytes_max() < self.gathered {
+            self.write_early();
+        }
+    }
+
+    /// Lets the host know what changed, and keeps none of it, before the batch ends: it alone
+    /// is more than the cache may take.
+    #[cold]
+    fn write_early(&mut self) {
+        self.flush();
+        self.gathered = 0;
+        self.table.set_incomplete();
+        for place in self.table.touched().to_vec() {
+            let entry = self.table.entry_mut(place);
+            entry.content = Map { has_unread: entry.is_in_host, ..Map::default() };
+            self.table.weigh(place, 0);
+        }
     }
 
     /// Makes sure that a pair is known, and drops it if its time is over. None if it is absent.
@@ -338,7 +360,11 @@ impl<V: Owned> MapCache<V> {
 
     /// Reads one pair of a large map.
     fn read_pair(&mut self, slot: Slot, map_key: &[u8]) {
+        if self.table.bytes_max() < self.gathered {
+            self.write_early();
+        }
         self.writes.send(self.state.index);
+        self.table.touch(slot.0);
         let Self { table, state, reads, time_to_live, .. } = self;
         let entry = table.entry_mut(slot.0);
         entry.key.write(&mut reads.bytes);
@@ -353,6 +379,7 @@ impl<V: Owned> MapCache<V> {
         };
         entry.content.insert(map_key, Pair { value, end, is_dirty: false, is_in_host, bytes: 0 }, bytes);
         table.misses += 1;
+        self.gathered += PAIR_BYTES + map_key.len() + bytes;
     }
 
     /// Reads maps whole, but those that are large.

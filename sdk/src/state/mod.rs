@@ -30,8 +30,11 @@
 //! * A cache is complete while nothing left it and nothing was restored. Then nothing
 //!   is read and the first pass is left out.
 //! * With a time to live (`set_time_to_live`), what has ended is absent, here and in the host.
-//! * `flush` is called before a barrier, by way of `Function::flush_state`. Timers
-//!   are sent at the end of each call by the segment.
+//! * `flush` is called before a barrier and at the end of the input, by way of
+//!   `Function::flush_state`. Timers are sent at the end of each call by the segment, and
+//!   before, if they are many.
+//! * A changed value is held against `state.value.bytes-max` when the next batch begins, or
+//!   by the host when it is written.
 
 mod table;
 mod wire;
@@ -103,6 +106,8 @@ struct Shared {
     states: Option<Vec<String>>,
     /// Bytes that each cache may take.
     cache_bytes: usize,
+    /// Longest value, in bytes.
+    value_bytes_max: usize,
     is_restored: bool,
     clock: Clock,
     timers: Timers,
@@ -119,6 +124,7 @@ impl StateBackend {
             node: node.id,
             states: Some(states),
             cache_bytes,
+            value_bytes_max: usize::try_from(context.state_value_bytes_max).unwrap_or(usize::MAX),
             is_restored: context.restored,
             timers: Timers::new(clock.clone()),
             clock,
@@ -133,6 +139,7 @@ impl StateBackend {
             node: 0,
             states: None,
             cache_bytes: 0,
+            value_bytes_max: 0,
             is_restored: false,
             timers: Timers::new(clock.clone()),
             clock,
@@ -171,13 +178,13 @@ impl StateBackend {
     }
 
     fn state(&self, name: &str) -> StateId {
-        let Shared { states, node, .. } = &*self.0;
+        let Shared { states, node, value_bytes_max, .. } = &*self.0;
         let index = match states {
             Some(states) => (0..).zip(states).find(|(_, state)| *state == name).map(|(index, _)| index),
             None => Some(0),
         };
         let index = index.expect("the node declares the states that it uses");
-        StateId { index, node: *node, name: name.to_owned() }
+        StateId { index, node: *node, name: name.to_owned(), value_bytes_max: *value_bytes_max }
     }
 
     /// Begins a call of the host.

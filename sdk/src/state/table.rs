@@ -126,6 +126,15 @@ impl<E: Default> Table<E> {
         self.is_complete
     }
 
+    pub(super) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// What is not in the table may be in the host from here on.
+    pub(super) fn set_incomplete(&mut self) {
+        self.is_complete = false;
+    }
+
     #[allow(dead_code, reason = "for windows and joins")]
     pub(super) fn stats(&self) -> CacheStats {
         CacheStats { misses: self.misses, evictions: self.evictions, bytes: self.bytes, entries: self.index.len() }
@@ -232,12 +241,23 @@ impl<E: Default> Table<E> {
     /// Marks an entry as changed.
     #[inline]
     pub(super) fn mark_dirty(&mut self, place: u32) {
+        self.entries[place as usize].is_dirty = true;
+        self.touch(place);
+    }
+
+    /// Has an entry looked at when the batch ends.
+    #[inline]
+    pub(super) fn touch(&mut self, place: u32) {
         let entry = &mut self.entries[place as usize];
-        entry.is_dirty = true;
         if !entry.is_touched {
             entry.is_touched = true;
             self.touched.push(place);
         }
+    }
+
+    /// Entries made or changed in this batch.
+    pub(super) fn touched(&self) -> &[u32] {
+        &self.touched
     }
 
     /// Says how many bytes the content of an entry takes on the heap.

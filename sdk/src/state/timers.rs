@@ -1,7 +1,7 @@
 //! [`Timers`]: what a call registers and deletes, and the timers that it fires.
 //!
 //! Registrations and deletions are gathered, the last one of a timer counts, and are
-//! sent to the host when the call ends. While timers fire, those of the call are
+//! sent to the host when the call ends, or when they are many. While timers fire, those of the call are
 //! known here: one that is deleted does not fire, and one that is registered for an
 //! earlier time than the last of the call is fired by it, in its order.
 
@@ -20,6 +20,9 @@ use crate::{
     host,
     record::{DecodeError, Reader},
 };
+
+/// A queue of more bytes is sent before the call ends.
+const QUEUE_BYTES: usize = 64 << 10;
 
 /// A timer that fires.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -239,6 +242,9 @@ impl Queue {
         let place = u32::try_from(queued.len()).expect("a call registers fewer timers");
         queued.push(Queued { start, end: bytes.len(), hash, is_registered });
         index.insert_unique(hash, place, |place| queued[*place as usize].hash);
+        if QUEUE_BYTES < bytes.len() {
+            self.send();
+        }
     }
 
     fn send(&mut self) {

@@ -10,9 +10,16 @@ use super::{
     wire::{Requests, StateId, read_counted, write_absent, write_counted_with},
 };
 use crate::{
-    host,
+    current, host,
     record::{Nesting, Owned, Reader, is_fixed_size},
 };
+
+/// Values of about this many bytes are read at once.
+const PIECE_BYTES: usize = 4 << 20;
+/// Restored values are taken to have this many bytes.
+const RESTORED_BYTES: usize = 16 << 10;
+/// Bytes of the time at which a value ends.
+const END_BYTES: usize = 8;
 
 /// One declared state of kind value, reducing or aggregating.
 pub(crate) struct ValueCache<V> {
@@ -24,6 +31,12 @@ pub(crate) struct ValueCache<V> {
     clock: Clock,
     /// True if all values take the same number of bytes: their entry's.
     is_fixed_size: bool,
+    /// Bytes of the longest value that was seen.
+    longest: usize,
+    /// True if the batch needs more than the cache may take.
+    is_crowded: bool,
+    /// The row that used the cache last; only known if the batch is crowded.
+    row: u32,
     /// Where the rows of the batch will find their entries, in all likelihood.
     hints: Vec<u32>,
     /// The next row's hint.
@@ -48,6 +61,9 @@ impl<V: Owned> ValueCache<V> {
             time_to_live: None,
             clock,
             is_fixed_size: is_fixed_size(&V::descriptor(Nesting::ROOT)),
+            longest: if is_complete { 0 } else { RESTORED_BYTES },
+            is_crowded: false,
+            row: current::NO_ROW,
             hints: Vec::new(),
             hint: 0,
             lent: NOWHERE,
@@ -73,6 +89,16 @@ impl<V: Owned> ValueCache<V> {
     pub(crate) fn begin_batch(&mut self) {
         self.hints.clear();
         self.hint = 0;
+        self.is_crowded = false;
+        self.row = current::row();
+        self.end_row();
+        if self.table.must_shrink() {
+            self.make_room();
+        }
+    }
+
+    /// Nothing is pinned any more.
+    fn end_row(&mut self) {
         self.look_back(NOWHERE);
         let mut emptied = std::mem::take(&mut self.emptied);
         emptied.drain(..).for_each(|place| self.tidy(place));
@@ -80,7 +106,15 @@ impl<V: Owned> ValueCache<V> {
         let touched = self.table.begin_batch();
         touched.iter().for_each(|place| self.tidy(*place));
         self.table.reuse(touched);
-        if self.table.must_shrink() {
+    }
+
+    /// Where a batch needs more than the cache may take, what earlier rows used may leave.
+    #[cold]
+    fn begin_row(&mut self) {
+        self.hints.clear();
+        let row = std::mem::replace(&mut self.row, current::row());
+        if row != self.row && self.table.is_over() {
+            self.end_row();
             self.make_room();
         }
     }
@@ -154,15 +188,30 @@ impl<V: Owned> ValueCache<V> {
         if self.table.is_over() {
             self.make_room();
         }
-        let missing = std::mem::take(&mut self.missing);
-        self.read(&missing);
+        let mut missing = std::mem::take(&mut self.missing);
+        let mut rest = &missing[..];
+        while !rest.is_empty() && !self.is_crowded {
+            let count = match self.is_fixed_size {
+                true => rest.len(),
+                false => (PIECE_BYTES / self.longest.max(1)).clamp(1, rest.len()),
+            };
+            let (piece, others) = rest.split_at(count);
+            self.read(piece);
+            rest = others;
+            self.is_crowded = !rest.is_empty() && self.table.is_over();
+        }
+        rest.iter().for_each(|place| self.table.remove(*place));
+        missing.clear();
         self.missing = missing;
-        self.missing.clear();
     }
 
-    /// The place of an entry, read from the host if it is not there. Good until the next `begin_batch`.
+    /// The place of an entry, read from the host if it is not there. Good until the next
+    /// `begin_batch`, or, in a batch that needs more than the cache may take, the next row.
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
+        if self.is_crowded {
+            self.begin_row();
+        }
         let place = match self.hints.get(self.hint) {
             Some(hint) => {
                 self.hint += 1;
@@ -243,7 +292,11 @@ impl<V: Owned> ValueCache<V> {
         let entry = self.table.entry(place);
         if entry.content.is_some() {
             if !self.is_fixed_size {
-                self.weigh(place);
+                let bytes = self.weigh(place);
+                let entry = self.table.entry(place);
+                if entry.is_dirty {
+                    self.state.check_length(&entry.key, bytes + self.time_to_live.map_or(0, |_| END_BYTES));
+                }
             }
         } else if !entry.is_vacant() {
             if entry.is_in_host {
@@ -261,6 +314,10 @@ impl<V: Owned> ValueCache<V> {
         }
         if !self.table.is_complete() {
             self.read(&[place]);
+            if self.table.is_over() && !self.is_crowded {
+                self.is_crowded = true;
+                self.row = current::row();
+            }
         }
         place
     }
@@ -291,7 +348,9 @@ impl<V: Owned> ValueCache<V> {
             entry.content = value.and_then(|bytes| state.decode(bytes));
         }
         if !self.is_fixed_size {
-            places.iter().for_each(|place| self.weigh(*place));
+            for place in places {
+                self.weigh(*place);
+            }
         }
     }
 
@@ -315,10 +374,13 @@ impl<V: Owned> ValueCache<V> {
         }
     }
 
-    fn weigh(&mut self, place: u32) {
+    /// Weighs an entry; returns the bytes of its value.
+    fn weigh(&mut self, place: u32) -> usize {
         let Self { table, scratch, .. } = self;
         let bytes = table.entry(place).content.as_ref().map_or(0, |value| V::weigh(value, scratch));
         table.weigh(place, bytes);
+        self.longest = self.longest.max(bytes);
+        bytes
     }
 
     /// Notes an entry to be written.

@@ -93,6 +93,7 @@ where
                 });
             });
         }
+        current::enter_row(current::NO_ROW);
         cache.fetch();
     }
 }

@@ -288,7 +288,7 @@ where
     }
 
     /// Has records taken out of windows before or after they are evaluated. Windows keep all
-    /// their records then.
+    /// their records then. What one key and window keep together is bounded by `state.value.bytes-max`.
     #[must_use]
     pub fn evictor(self, evictor: impl Evictor<T>) -> WindowedStream<T, K, S, Triggered<T, X::Trigger>> {
         let trigger = self.evaluation.triggered(self.windows.as_ref()).trigger;
@@ -301,7 +301,8 @@ where
     }
 
     /// Hands all records of each key and window to a function; windows keep them until then. The
-    /// closure makes the function and its states; see [`crate::States`].
+    /// closure makes the function and its states; see [`crate::States`]. The records of one key
+    /// and window are bounded by `state.value.bytes-max`.
     pub fn process<P, M>(&self, make: M) -> DataStream<P::Output>
     where
         P: ProcessWindowFunction<K, T>,

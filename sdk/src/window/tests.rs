@@ -129,6 +129,7 @@ impl Running {
             outputs: outputs.collect(),
             restored: false,
             state_cache_bytes: cache_bytes,
+            state_value_bytes_max: 16 << 20,
         };
         let segment = Segment::open(&graph.borrow(), &context).map_err(|error| error.to_string()).expect("opens");
         Self { graph, context, segment }
