@@ -101,12 +101,18 @@ impl Segment {
 
     /// Lets the host know all state that it does not.
     pub(crate) fn snapshot(&mut self) -> Result<(), Failed> {
-        self.call(|head, _| head.flush_state())
+        self.call(|head, states| {
+            head.flush_state();
+            states.show_metrics();
+        })
     }
 
     /// Ends a zero-based input of the first operator.
     pub(crate) fn end_input(&mut self, input: u32) -> Result<(), Failed> {
-        self.call(|head, _| head.end_input_number(input))
+        self.call(|head, states| {
+            head.end_input_number(input);
+            states.show_metrics();
+        })
     }
 
     fn call(&mut self, f: impl FnOnce(&mut dyn Head, &StateBackend)) -> Result<(), Failed> {
