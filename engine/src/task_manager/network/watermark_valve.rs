@@ -158,7 +158,162 @@ impl CombinedWatermark {
 
 #[cfg(test)]
 mod tests {
+    use rand::{Rng as _, SeedableRng as _, rngs::SmallRng};
+
     use super::*;
+
+    const CASES: u64 = 10_000;
+
+    /// What came into one channel or input.
+    type Input = (usize, ValveOutput);
+
+    /// Keeps all that came in, and finds out what each channel is anew each time.
+    struct Model {
+        channels: usize,
+        inputs: Vec<Input>,
+        output: Timestamp,
+    }
+
+    impl Model {
+        fn status(&self, channel: usize) -> WatermarkStatus {
+            let of_channel = self.inputs.iter().rev().filter(|(of, _)| *of == channel);
+            let mut statuses = of_channel.filter_map(|(_, input)| match input {
+                ValveOutput::Status(status) => Some(*status),
+                ValveOutput::Watermark(_) => None,
+            });
+            statuses.next().unwrap_or(WatermarkStatus::Active)
+        }
+
+        /// The greatest watermark of a channel.
+        fn watermark(&self, channel: usize) -> Timestamp {
+            let of_channel = self.inputs.iter().filter(|(of, _)| *of == channel);
+            let watermarks = of_channel.filter_map(|(_, input)| match input {
+                ValveOutput::Watermark(watermark) => Some(*watermark),
+                ValveOutput::Status(_) => None,
+            });
+            watermarks.max().unwrap_or(Timestamp::MIN)
+        }
+
+        fn active(&self) -> Vec<usize> {
+            (0..self.channels).filter(|channel| self.status(*channel) == WatermarkStatus::Active).collect()
+        }
+
+        /// Watermarks of the active channels that are not behind the output.
+        fn caught_up(&self) -> Vec<Timestamp> {
+            let watermarks = self.active().into_iter().map(|channel| self.watermark(channel));
+            watermarks.filter(|watermark| self.output <= *watermark).collect()
+        }
+
+        fn raise(&mut self, watermark: Option<Timestamp>) -> Option<ValveOutput> {
+            let risen = watermark.filter(|watermark| self.output < *watermark)?;
+            self.output = risen;
+            Some(ValveOutput::Watermark(risen))
+        }
+
+        /// As [`StatusWatermarkValve`].
+        fn valve(&mut self, (channel, input): Input) -> Vec<ValveOutput> {
+            let was_idle = self.active().is_empty();
+            let mut raised = None;
+            match input {
+                ValveOutput::Watermark(watermark) => {
+                    // An idle channel has no watermark to tell.
+                    if self.status(channel) == WatermarkStatus::Active && self.watermark(channel) < watermark {
+                        self.inputs.push((channel, input));
+                        raised = self.raise(self.caught_up().into_iter().min());
+                    }
+                }
+                ValveOutput::Status(status) => {
+                    let becomes_idle = status == WatermarkStatus::Idle && self.status(channel) != status;
+                    self.inputs.push((channel, input));
+                    if becomes_idle && self.watermark(channel) == self.output {
+                        let greatest = (0..self.channels).map(|channel| self.watermark(channel)).max();
+                        let least = self.caught_up().into_iter().min();
+                        raised = self.raise(if self.active().is_empty() { greatest } else { least });
+                    }
+                }
+            }
+            raised.into_iter().chain(self.change(was_idle)).collect()
+        }
+
+        /// As [`CombinedWatermark`].
+        fn combined(&mut self, input: Input) -> Vec<ValveOutput> {
+            let was_idle = self.active().is_empty();
+            self.inputs.push(input);
+            let least = self.active().into_iter().map(|channel| self.watermark(channel)).min();
+            self.raise(least).into_iter().chain(self.change(was_idle)).collect()
+        }
+
+        fn change(&self, was_idle: bool) -> Option<ValveOutput> {
+            match (was_idle, self.active().is_empty()) {
+                (false, true) => Some(ValveOutput::Status(WatermarkStatus::Idle)),
+                (true, false) => Some(ValveOutput::Status(WatermarkStatus::Active)),
+                _ => None,
+            }
+        }
+    }
+
+    /// A random run over so many channels, few enough watermarks that some are equal.
+    fn run(random: &mut SmallRng, channels: usize) -> Vec<Input> {
+        let mut progress = 0;
+        let input = |_| {
+            progress += random.random_range(0..3);
+            let input = match random.random_range(0..10) {
+                0..2 => ValveOutput::Status(WatermarkStatus::Idle),
+                2..4 => ValveOutput::Status(WatermarkStatus::Active),
+                _ => ValveOutput::Watermark(Timestamp(progress - random.random_range(0..8))),
+            };
+            (random.random_range(0..channels), input)
+        };
+        (0..40).map(input).collect()
+    }
+
+    fn cases(mut check: impl FnMut(u64, Model, Vec<Input>)) {
+        for seed in 0..CASES {
+            let random = &mut SmallRng::seed_from_u64(seed);
+            let channels = random.random_range(1..5);
+            let inputs = run(random, channels);
+            check(seed, Model { channels, inputs: Vec::new(), output: Timestamp::MIN }, inputs);
+        }
+    }
+
+    #[test]
+    fn the_valve_does_what_a_model_without_memory_of_its_own_does() {
+        let (mut watermarks, mut statuses) = (0_u64, 0_u64);
+        cases(|seed, mut model, inputs| {
+            let mut valve = StatusWatermarkValve::new(model.channels);
+            for (step, (channel, input)) in inputs.into_iter().enumerate() {
+                let got = match input {
+                    ValveOutput::Watermark(watermark) => [valve.input_watermark(channel, watermark), None],
+                    ValveOutput::Status(status) => valve.input_status(channel, status),
+                };
+                let got: Vec<_> = got.into_iter().flatten().collect();
+                assert_eq!(got, model.valve((channel, input)), "seed {seed}, step {step}");
+                for output in got {
+                    match output {
+                        ValveOutput::Watermark(_) => watermarks += 1,
+                        ValveOutput::Status(_) => statuses += 1,
+                    }
+                }
+                let span = valve.least_and_greatest().map(|((_, least), greatest)| (least, greatest));
+                let caught_up = model.caught_up();
+                let expected = caught_up.iter().min().zip(caught_up.iter().max()).map(|(least, most)| (*least, *most));
+                assert_eq!(span, expected, "seed {seed}, step {step}");
+            }
+        });
+        assert!(CASES < watermarks && CASES < statuses, "{watermarks} watermarks, {statuses} statuses");
+    }
+
+    #[test]
+    fn inputs_are_combined_as_a_model_without_memory_of_its_own_does() {
+        cases(|seed, mut model, inputs| {
+            let mut combined = CombinedWatermark::new(model.channels);
+            for (step, (input, update)) in inputs.into_iter().enumerate() {
+                let got: Vec<_> = combined.update(input, update).into_iter().flatten().collect();
+                assert_eq!(got, model.combined((input, update)), "seed {seed}, step {step}");
+                assert_eq!(combined.watermark(), model.output, "seed {seed}, step {step}");
+            }
+        });
+    }
 
     /// Traces of Flink's valve: what goes into which channel, and what comes out.
     const TRACES: &str = include_str!("watermark_valve.json");
