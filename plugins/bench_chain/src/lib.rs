@@ -109,7 +109,7 @@ impl KeyedProcessFunction<u64, ByNumber> for Alarm {
     }
 
     fn on_timer(&self, _: i64, ctx: &mut OnTimerContext<'_, u64>, out: &mut Collector<u64>) -> Result<()> {
-        out.collect(*ctx.current_key());
+        out.collect(ctx.current_key());
         Ok(())
     }
 }

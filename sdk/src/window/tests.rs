@@ -38,8 +38,10 @@ use crate::{
     segment::Segment,
 };
 
-/// Cases for each kind of windows and each way to evaluate them.
+/// Cases for each kind of windows.
 const CASES: u64 = 10_000;
+/// Cases for each way to evaluate them by a trigger, an evictor or a function.
+const TRIGGERED_CASES: u64 = 2_000;
 
 /// Key and number.
 type Sale = (u8, i64);
@@ -436,23 +438,25 @@ fn gathered(key: &u8, window: TimeWindow, numbers: Vec<i64>, out: &mut Collector
 
 /// Runs random cases of one kind of windows that fire at their end.
 fn check(
+    cases: u64,
     kind: impl Fn(&mut Random) -> Kind,
     domain: TimeDomain,
     timers_by_key: Option<usize>,
     results: impl Fn(Keyed) -> DataStream<Gathered>,
 ) {
-    check_rule(kind, domain, timers_by_key, |_| Rule::default(), |windowed, _| results(windowed));
+    check_rule(cases, kind, domain, timers_by_key, |_| Rule::default(), |windowed, _| results(windowed));
 }
 
 /// Runs random cases of one kind of windows that fire by rules.
 fn check_rule(
+    cases: u64,
     kind: impl Fn(&mut Random) -> Kind,
     domain: TimeDomain,
     timers_by_key: Option<usize>,
     rule: impl Fn(&mut Random) -> Rule,
     results: impl Fn(Keyed, Rule) -> DataStream<Gathered>,
 ) {
-    for seed in 0..CASES {
+    for seed in 0..cases {
         let random = &mut Random(seed);
         let kind = kind(random);
         let rule = rule(random);
@@ -548,37 +552,37 @@ fn session(random: &mut Random) -> Kind {
 
 #[test]
 fn tumbling_windows_of_event_time() {
-    check(tumbling, TimeDomain::EventTime, None, aggregated);
+    check(CASES, tumbling, TimeDomain::EventTime, None, aggregated);
 }
 
 #[test]
 fn sliding_windows_of_event_time() {
-    check(sliding, TimeDomain::EventTime, None, aggregated);
+    check(CASES, sliding, TimeDomain::EventTime, None, aggregated);
 }
 
 #[test]
 fn overlapping_windows_of_event_time() {
-    check(overlapping, TimeDomain::EventTime, Some(1), aggregated);
+    check(CASES, overlapping, TimeDomain::EventTime, Some(1), aggregated);
 }
 
 #[test]
 fn sessions_of_event_time() {
-    check(session, TimeDomain::EventTime, Some(1), aggregated);
+    check(CASES, session, TimeDomain::EventTime, Some(1), aggregated);
 }
 
 #[test]
 fn tumbling_windows_of_processing_time() {
-    check(tumbling, TimeDomain::ProcessingTime, None, aggregated);
+    check(CASES, tumbling, TimeDomain::ProcessingTime, None, aggregated);
 }
 
 #[test]
 fn overlapping_windows_of_processing_time() {
-    check(overlapping, TimeDomain::ProcessingTime, Some(1), aggregated);
+    check(CASES, overlapping, TimeDomain::ProcessingTime, Some(1), aggregated);
 }
 
 #[test]
 fn sessions_of_processing_time() {
-    check(session, TimeDomain::ProcessingTime, Some(1), aggregated);
+    check(CASES, session, TimeDomain::ProcessingTime, Some(1), aggregated);
 }
 
 /// As [`gathered`], of all records.
@@ -619,30 +623,30 @@ impl ProcessWindowFunction<u8, Vec<i64>> for GatherAll {
 #[test]
 fn windows_with_triggers_are_those_without() {
     let event_time = |windowed: Keyed| windowed.trigger(EventTimeTrigger::create()).aggregate_then(Gather, gathered);
-    check(sliding, TimeDomain::EventTime, None, event_time);
-    check(session, TimeDomain::EventTime, None, event_time);
+    check(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, event_time);
+    check(TRIGGERED_CASES, session, TimeDomain::EventTime, None, event_time);
     let processing_time =
         |windowed: Keyed| windowed.trigger(ProcessingTimeTrigger::create()).aggregate_then(Gather, gathered);
-    check(sliding, TimeDomain::ProcessingTime, None, processing_time);
-    check(session, TimeDomain::ProcessingTime, None, processing_time);
+    check(TRIGGERED_CASES, sliding, TimeDomain::ProcessingTime, None, processing_time);
+    check(TRIGGERED_CASES, session, TimeDomain::ProcessingTime, None, processing_time);
 }
 
 #[test]
 fn functions_get_what_is_in_each_window() {
     let all = |windowed: Keyed| windowed.process(|_| GatherAll);
-    check(sliding, TimeDomain::EventTime, None, all);
-    check(session, TimeDomain::EventTime, None, all);
-    check(session, TimeDomain::ProcessingTime, None, all);
+    check(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, all);
+    check(TRIGGERED_CASES, session, TimeDomain::EventTime, None, all);
+    check(TRIGGERED_CASES, session, TimeDomain::ProcessingTime, None, all);
     let aggregated = |windowed: Keyed| windowed.aggregate_with(Gather, |_| GatherAll);
-    check(session, TimeDomain::EventTime, None, aggregated);
-    check(tumbling, TimeDomain::EventTime, None, aggregated);
+    check(TRIGGERED_CASES, session, TimeDomain::EventTime, None, aggregated);
+    check(TRIGGERED_CASES, tumbling, TimeDomain::EventTime, None, aggregated);
 }
 
 #[test]
 fn evictors_that_evict_nothing_change_nothing() {
     let all = |windowed: Keyed| windowed.evictor(CountEvictor::of(usize::MAX)).aggregate_then(Gather, gathered);
-    check(sliding, TimeDomain::EventTime, None, all);
-    check(session, TimeDomain::EventTime, None, all);
+    check(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, all);
+    check(TRIGGERED_CASES, session, TimeDomain::EventTime, None, all);
 }
 
 /// Windows that fire and let go by a rule, in the words of programs.
@@ -681,15 +685,15 @@ fn counting(random: &mut Random) -> Rule {
 
 #[test]
 fn windows_fire_for_each_so_many_records() {
-    check_rule(sliding, TimeDomain::EventTime, None, counting, ruled);
-    check_rule(session, TimeDomain::EventTime, None, counting, ruled);
+    check_rule(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, counting, ruled);
+    check_rule(TRIGGERED_CASES, session, TimeDomain::EventTime, None, counting, ruled);
 }
 
 #[test]
 fn windows_that_fired_are_purged() {
     let purging = |_: &mut Random| Rule { purges: true, ..Rule::default() };
-    check_rule(sliding, TimeDomain::EventTime, None, purging, ruled);
-    check_rule(session, TimeDomain::EventTime, None, purging, ruled);
+    check_rule(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, purging, ruled);
+    check_rule(TRIGGERED_CASES, session, TimeDomain::EventTime, None, purging, ruled);
 }
 
 #[test]
@@ -698,8 +702,8 @@ fn windows_fire_at_each_interval() {
         let (interval, purges) = (Some(random.range(1, 30)), random.range(0, 1) == 0);
         Rule { interval, purges, ..Rule::default() }
     };
-    check_rule(sliding, TimeDomain::EventTime, None, continuous, ruled);
-    check_rule(tumbling, TimeDomain::EventTime, None, continuous, ruled);
+    check_rule(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, continuous, ruled);
+    check_rule(TRIGGERED_CASES, tumbling, TimeDomain::EventTime, None, continuous, ruled);
 }
 
 #[test]
@@ -713,7 +717,7 @@ fn windows_let_go_what_their_evictor_says() {
         let when = if random.range(0, 1) == 0 { When::Before } else { When::After };
         Rule { evicts: Some((evicts, when)), ..rule }
     };
-    check_rule(sliding, TimeDomain::EventTime, None, evicting, ruled);
+    check_rule(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, evicting, ruled);
 }
 
 #[test]
