@@ -104,7 +104,10 @@ impl Segment {
 
     /// Lets the host know all state that it does not.
     pub(crate) fn snapshot(&mut self) -> Result<(), Failed> {
-        self.call(|head, _| head.flush_state())
+        self.call(|head, states| {
+            head.flush_state();
+            states.show_metrics();
+        })
     }
 
     /// Ends a zero-based input of the first operator. With the last one the host gets all state:
@@ -112,11 +115,12 @@ impl Segment {
     pub(crate) fn end_input(&mut self, input: u32) -> Result<(), Failed> {
         self.open_inputs = self.open_inputs.saturating_sub(1);
         let is_last = self.open_inputs == 0;
-        self.call(|head, _| {
+        self.call(|head, states| {
             head.end_input_number(input);
             if is_last && !current::failed() {
                 head.flush_state();
             }
+            states.show_metrics();
         })
     }
 

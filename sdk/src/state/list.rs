@@ -1,6 +1,6 @@
 //! [`ListCache`]: a list for each key and namespace, which grows without being read.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, rc::Rc};
 
 use super::{
     Clock, TimeToLive,
@@ -80,10 +80,15 @@ impl Writes {
 }
 
 impl<T: Record + ?Sized> ListCache<T> {
-    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
+    pub(super) fn new(
+        state: StateId,
+        (bytes_max, is_complete): (usize, bool),
+        clock: Clock,
+        stats: Rc<CacheStats>,
+    ) -> Self {
         Self {
             state,
-            table: Table::new(bytes_max, is_complete),
+            table: Table::new(bytes_max, is_complete, stats),
             time_to_live: None,
             clock,
             missing: Vec::new(),
@@ -158,6 +163,7 @@ impl<T: Record + ?Sized> ListCache<T> {
     /// The place of a list; nothing is read. Good until the next `begin_batch`.
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
+        self.table.count_lookup();
         let hash = mix(hash, namespace);
         Slot(match self.table.find(hash, key, namespace) {
             Some(place) => place,
@@ -170,6 +176,7 @@ impl<T: Record + ?Sized> ListCache<T> {
     #[inline]
     pub(crate) fn slot_of_some(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<Slot> {
         if self.table.is_complete() {
+            self.table.count_lookup();
             return self.table.find(mix(hash, namespace), key, namespace).map(Slot);
         }
         Some(self.slot(hash, key, namespace))
@@ -288,9 +295,9 @@ impl<T: Record + ?Sized> ListCache<T> {
     }
 
     /// As [`super::ValueCache::stats`].
-    #[allow(dead_code, reason = "for windows and joins")]
-    pub(crate) fn stats(&self) -> CacheStats {
-        self.table.stats()
+    #[cfg(test)]
+    pub(super) fn stats(&self) -> &CacheStats {
+        &self.table.stats
     }
 
     #[cold]
@@ -350,7 +357,7 @@ impl<T: Record + ?Sized> ListCache<T> {
             table.entry(*place).key.write(&mut reads.bytes);
             reads.count += 1;
         }
-        table.misses += places.len() as u64;
+        table.count_misses(places.len());
         let lists = reads.send(|count, bytes| host::get_many(state.index, count, bytes)).unwrap_or_default();
         let mut lists = Reader::new(&lists);
         for place in places {

@@ -1,6 +1,6 @@
 //! [`MapCache`]: a map for each key and namespace, ordered by the bytes of its keys.
 
-use std::{collections::BTreeMap, ops::Bound, ops::ControlFlow};
+use std::{collections::BTreeMap, ops::Bound, ops::ControlFlow, rc::Rc};
 
 use super::{
     Clock, TimeToLive,
@@ -120,10 +120,15 @@ impl Writes {
 }
 
 impl<V: Owned> MapCache<V> {
-    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
+    pub(super) fn new(
+        state: StateId,
+        (bytes_max, is_complete): (usize, bool),
+        clock: Clock,
+        stats: Rc<CacheStats>,
+    ) -> Self {
         Self {
             state,
-            table: Table::new(bytes_max, is_complete),
+            table: Table::new(bytes_max, is_complete, stats),
             time_to_live: None,
             clock,
             is_fixed_size: is_fixed_size(&V::descriptor(Nesting::ROOT)),
@@ -202,6 +207,7 @@ impl<V: Owned> MapCache<V> {
     /// Good until the next `begin_batch`.
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
+        self.table.count_lookup();
         let hash = mix(hash, namespace);
         Slot(match self.table.find(hash, key, namespace) {
             Some(place) => place,
@@ -289,9 +295,9 @@ impl<V: Owned> MapCache<V> {
     }
 
     /// As [`super::ValueCache::stats`].
-    #[allow(dead_code, reason = "for windows and joins")]
-    pub(crate) fn stats(&self) -> CacheStats {
-        self.table.stats()
+    #[cfg(test)]
+    pub(super) fn stats(&self) -> &CacheStats {
+        &self.table.stats
     }
 
     #[cold]
@@ -378,7 +384,8 @@ impl<V: Owned> MapCache<V> {
             None => (None, i64::MAX, 0),
         };
         entry.content.insert(map_key, Pair { value, end, is_dirty: false, is_in_host, bytes: 0 }, bytes);
-        table.misses += 1;
+        table.count_lookup();
+        table.count_misses(1);
         self.gathered += PAIR_BYTES + map_key.len() + bytes;
     }
 
@@ -390,7 +397,7 @@ impl<V: Owned> MapCache<V> {
             table.entry(*place).key.write(&mut reads.bytes);
             reads.count += 1;
         }
-        table.misses += places.len() as u64;
+        table.count_misses(places.len());
         let maps = reads.send(|count, bytes| host::load_maps(state.index, count, bytes, WHOLE_BYTES_MAX));
         let maps = maps.unwrap_or_default();
         let mut maps = Reader::new(&maps);

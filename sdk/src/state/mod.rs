@@ -37,6 +37,7 @@
 //!   by the host when it is written.
 
 mod table;
+mod cache_metrics;
 mod wire;
 mod value;
 mod list;
@@ -50,12 +51,12 @@ mod tests;
 
 use std::{cell::Cell, rc::Rc};
 
-use self::wire::StateId;
 pub use self::{
     broadcast::{BroadcastState, BroadcastStateWriter},
     declare::{StateTtlConfig, States, UpdateType},
     handles::{AggregatingState, ListState, MapState, ReducingState, ValueState},
 };
+use self::{cache_metrics::CacheMetrics, wire::StateId};
 pub(crate) use self::{
     declare::{FunctionStates, Scope},
     list::ListCache,
@@ -111,6 +112,7 @@ struct Shared {
     is_restored: bool,
     clock: Clock,
     timers: Timers,
+    metrics: CacheMetrics,
 }
 
 impl StateBackend {
@@ -128,6 +130,7 @@ impl StateBackend {
             is_restored: context.restored,
             timers: Timers::new(clock.clone()),
             clock,
+            metrics: CacheMetrics::new(),
         }))
     }
 
@@ -143,6 +146,7 @@ impl StateBackend {
             is_restored: false,
             timers: Timers::new(clock.clone()),
             clock,
+            metrics: CacheMetrics::new(),
         }))
     }
 
@@ -161,20 +165,20 @@ impl StateBackend {
     /// # Panics
     /// Panics if the node declares no such state, as do the other kinds.
     pub(crate) fn value<V: Owned>(&self, name: &str) -> ValueCache<V> {
-        let Shared { cache_bytes, is_restored, clock, .. } = &*self.0;
-        ValueCache::new(self.state(name), *cache_bytes, !is_restored, clock.clone())
+        let Shared { cache_bytes, is_restored, clock, metrics, .. } = &*self.0;
+        ValueCache::new(self.state(name), (*cache_bytes, !is_restored), clock.clone(), metrics.of_cache())
     }
 
     /// The declared state of this name, of kind list.
     pub(crate) fn list<T: Record + ?Sized>(&self, name: &str) -> ListCache<T> {
-        let Shared { cache_bytes, is_restored, clock, .. } = &*self.0;
-        ListCache::new(self.state(name), *cache_bytes, !is_restored, clock.clone())
+        let Shared { cache_bytes, is_restored, clock, metrics, .. } = &*self.0;
+        ListCache::new(self.state(name), (*cache_bytes, !is_restored), clock.clone(), metrics.of_cache())
     }
 
     /// The declared state of this name, of kind map.
     pub(crate) fn map<V: Owned>(&self, name: &str) -> MapCache<V> {
-        let Shared { cache_bytes, is_restored, clock, .. } = &*self.0;
-        MapCache::new(self.state(name), *cache_bytes, !is_restored, clock.clone())
+        let Shared { cache_bytes, is_restored, clock, metrics, .. } = &*self.0;
+        MapCache::new(self.state(name), (*cache_bytes, !is_restored), clock.clone(), metrics.of_cache())
     }
 
     fn state(&self, name: &str) -> StateId {
@@ -195,6 +199,12 @@ impl StateBackend {
     /// Ends a call of the host that did not fail.
     pub(crate) fn end_call(&self) {
         self.0.timers.end_call();
+        self.0.metrics.end_call(self.0.node);
+    }
+
+    /// Has what the caches did shown at the end of this call: another one may be long in coming.
+    pub(crate) fn show_metrics(&self) {
+        self.0.metrics.set_due();
     }
 }
 

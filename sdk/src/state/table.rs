@@ -8,6 +8,8 @@
 //! Between batches each entry holds something: what is empty is removed when the next
 //! batch begins. A table that is complete holds all there is: what is not in it is nowhere.
 
+use std::{cell::Cell, rc::Rc};
+
 use hashbrown::HashTable;
 
 use super::wire::KeyBytes;
@@ -27,18 +29,19 @@ const UNUSED: u32 = 0;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Slot(pub(super) u32);
 
-/// What a cache did since it was opened.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[allow(dead_code, reason = "for windows and joins")]
-pub(crate) struct CacheStats {
+/// What a cache did since it was opened, shared with the metrics of its operator.
+#[derive(Debug, Default)]
+pub(super) struct CacheStats {
+    /// Entries that were asked for.
+    pub(super) lookups: Cell<u64>,
     /// Entries that had to be read from the host.
-    pub(crate) misses: u64,
+    pub(super) misses: Cell<u64>,
     /// Entries that had to leave.
-    pub(crate) evictions: u64,
+    pub(super) evictions: Cell<u64>,
     /// Bytes in use, about.
-    pub(crate) bytes: usize,
+    pub(super) bytes: Cell<usize>,
     /// Entries in the cache.
-    pub(crate) entries: usize,
+    pub(super) entries: Cell<usize>,
 }
 
 pub(super) struct Entry<E> {
@@ -73,11 +76,9 @@ pub(super) struct Table<E> {
     batch: u32,
     /// Next place that eviction looks at.
     hand: usize,
-    bytes: usize,
     bytes_max: usize,
     is_complete: bool,
-    pub(super) misses: u64,
-    evictions: u64,
+    pub(super) stats: Rc<CacheStats>,
 }
 
 /// Mixes the hash of a key with a namespace.
@@ -106,7 +107,7 @@ fn spread(hash: u32) -> u64 {
 }
 
 impl<E: Default> Table<E> {
-    pub(super) fn new(bytes_max: usize, is_complete: bool) -> Self {
+    pub(super) fn new(bytes_max: usize, is_complete: bool, stats: Rc<CacheStats>) -> Self {
         Self {
             index: HashTable::new(),
             entries: Vec::new(),
@@ -114,11 +115,9 @@ impl<E: Default> Table<E> {
             touched: Vec::new(),
             batch: 1,
             hand: 0,
-            bytes: 0,
             bytes_max,
             is_complete,
-            misses: 0,
-            evictions: 0,
+            stats,
         }
     }
 
@@ -135,9 +134,15 @@ impl<E: Default> Table<E> {
         self.is_complete = false;
     }
 
-    #[allow(dead_code, reason = "for windows and joins")]
-    pub(super) fn stats(&self) -> CacheStats {
-        CacheStats { misses: self.misses, evictions: self.evictions, bytes: self.bytes, entries: self.index.len() }
+    /// An entry was asked for.
+    #[inline]
+    pub(super) fn count_lookup(&self) {
+        self.stats.lookups.update(|lookups| lookups + 1);
+    }
+
+    /// Entries are read from the host.
+    pub(super) fn count_misses(&self, entries: usize) {
+        self.stats.misses.update(|misses| misses + entries as u64);
     }
 
     #[inline]
@@ -187,7 +192,7 @@ impl<E: Default> Table<E> {
     /// True if the table does not fit into the cache of a core.
     #[inline]
     pub(super) fn is_large(&self) -> bool {
-        CORE_CACHE_BYTES < self.bytes
+        CORE_CACHE_BYTES < self.stats.bytes.get()
     }
 
     /// Finds and pins an entry of this hash, whatever its key.
@@ -228,7 +233,8 @@ impl<E: Default> Table<E> {
         };
         let Self { index, entries, .. } = self;
         index.insert_unique(spread(hash), place, |place| spread(entries[*place as usize].hash));
-        self.bytes += Self::overhead() + bytes as usize;
+        self.stats.bytes.update(|total| total + Self::overhead() + bytes as usize);
+        self.stats.entries.update(|entries| entries + 1);
         self.touched.push(place);
         place
     }
@@ -264,7 +270,7 @@ impl<E: Default> Table<E> {
     pub(super) fn weigh(&mut self, place: u32, content_bytes: usize) {
         let entry = &mut self.entries[place as usize];
         let bytes = u32::try_from(entry.key.heap_bytes() + content_bytes).unwrap_or(u32::MAX);
-        self.bytes = self.bytes - entry.bytes as usize + bytes as usize;
+        self.stats.bytes.update(|total| total - entry.bytes as usize + bytes as usize);
         entry.bytes = bytes;
     }
 
@@ -292,7 +298,8 @@ impl<E: Default> Table<E> {
     /// Removes an entry.
     pub(super) fn remove(&mut self, place: u32) {
         let entry = &mut self.entries[place as usize];
-        self.bytes -= Self::overhead() + entry.bytes as usize;
+        self.stats.bytes.update(|total| total - (Self::overhead() + entry.bytes as usize));
+        self.stats.entries.update(|entries| entries - 1);
         if let Ok(occupied) = self.index.find_entry(spread(entry.hash), |other| *other == place) {
             occupied.remove();
         }
@@ -305,13 +312,13 @@ impl<E: Default> Table<E> {
     /// True if entries should leave.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.bytes_max < self.bytes
+        self.bytes_max < self.stats.bytes.get()
     }
 
     /// True if entries should leave before the next batch. An incomplete table can wait for
     /// what the batch's first pass needs, so that all leave by one call.
     pub(super) fn must_shrink(&self) -> bool {
-        self.is_over() && (self.is_complete || self.bytes_max.saturating_mul(2) < self.bytes)
+        self.is_over() && (self.is_complete || self.bytes_max.saturating_mul(2) < self.stats.bytes.get())
     }
 
     /// Lets entries leave until the limit is kept or all that is left is pinned; `leave`
@@ -332,7 +339,7 @@ impl<E: Default> Table<E> {
                 continue;
             }
             leave(self.hand, entry);
-            self.evictions += 1;
+            self.stats.evictions.update(|evictions| evictions + 1);
             self.is_complete = false;
             let place = u32::try_from(self.hand).expect("places are u32");
             self.remove(place);

@@ -1,6 +1,6 @@
 //! [`ValueCache`]: one value for each key and namespace.
 
-use std::hint::black_box;
+use std::{hint::black_box, rc::Rc};
 
 use engine_rows::row::Rows;
 
@@ -53,10 +53,15 @@ pub(crate) struct ValueCache<V> {
 }
 
 impl<V: Owned> ValueCache<V> {
-    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
+    pub(super) fn new(
+        state: StateId,
+        (bytes_max, is_complete): (usize, bool),
+        clock: Clock,
+        stats: Rc<CacheStats>,
+    ) -> Self {
         Self {
             state,
-            table: Table::new(bytes_max, is_complete),
+            table: Table::new(bytes_max, is_complete, stats),
             ends: Vec::new(),
             time_to_live: None,
             clock,
@@ -209,6 +214,7 @@ impl<V: Owned> ValueCache<V> {
     /// `begin_batch`, or, in a batch that needs more than the cache may take, the next row.
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
+        self.table.count_lookup();
         if self.is_crowded {
             self.begin_row();
         }
@@ -273,9 +279,9 @@ impl<V: Owned> ValueCache<V> {
     }
 
     /// What the cache did so far.
-    #[allow(dead_code, reason = "for windows and joins")]
-    pub(crate) fn stats(&self) -> CacheStats {
-        self.table.stats()
+    #[cfg(test)]
+    pub(super) fn stats(&self) -> &CacheStats {
+        &self.table.stats
     }
 
     /// Notes the place that was lent last if it was emptied.
@@ -331,7 +337,7 @@ impl<V: Owned> ValueCache<V> {
             table.entry(*place).key.write(&mut reads.bytes);
             reads.count += 1;
         }
-        table.misses += places.len() as u64;
+        table.count_misses(places.len());
         let values = reads.send(|count, bytes| host::get_many(state.index, count, bytes)).unwrap_or_default();
         let mut values = Reader::new(&values);
         for place in places {

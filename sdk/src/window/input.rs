@@ -142,6 +142,12 @@ impl WindowTime {
         }
     }
 
+    /// True if a record that no window took counts as late.
+    pub(crate) fn is_record_late(&self, timestamp: i64) -> bool {
+        self.domain == TimeDomain::EventTime
+            && timestamp.saturating_add(self.allowed_lateness) <= self.timers.watermark()
+    }
+
     /// True if the watermark has passed the window: records that it still takes make it fire at once.
     #[inline]
     pub(crate) fn has_passed(&self, window: TimeWindow) -> bool {
@@ -203,9 +209,7 @@ impl<T: Record + ?Sized> LateRecords<T> {
     /// Takes a record that no window took; one that is not late itself is dropped in silence.
     #[cold]
     pub(crate) fn take(&self, record: T::View<'_>, element: Element, time: &WindowTime, sides: &mut SideOutputs) {
-        let is_late = time.domain == TimeDomain::EventTime
-            && element.timestamp.saturating_add(time.allowed_lateness) <= time.timers.watermark();
-        if !is_late {
+        if !time.is_record_late(element.timestamp) {
             return;
         }
         match &self.side_output {
