@@ -529,6 +529,34 @@ fn many_timers_of_a_call_are_sent_before_it_ends() {
 }
 
 #[test]
+fn timers_that_a_call_registers_while_it_fires_others_are_given_back_if_they_are_many() {
+    host::reset();
+    let states = backend(StateKind::Value, 1, false);
+    let timers = states.timers();
+    let mut due = Vec::new();
+    for timestamp in [0_i64, 50_000, 100_000] {
+        due.extend_from_slice(&timestamp.to_le_bytes());
+        wire::write_counted(b"key", &mut due);
+        wire::write_counted(b"", &mut due);
+    }
+    timers.begin_firing(TimeDomain::EventTime, &due).unwrap();
+    assert!(timers.claim(0));
+    for timestamp in 1..100_000 {
+        timers.register(TimeDomain::EventTime, timestamp, key_hash(b"key"), b"key", b"");
+    }
+    // What is kept back has 20 bytes for each timer.
+    assert!(100_000 - (64 << 10) / 20 <= host::kept_timers(0).len());
+    timers.delete(TimeDomain::EventTime, 7, key_hash(b"key"), b"key", b"");
+    timers.delete(TimeDomain::EventTime, 50_000, key_hash(b"key"), b"key", b"");
+    assert_eq!(timers.take_early(i64::MAX), None);
+    assert!(!timers.claim(1) && !timers.claim(2));
+    timers.end_firing();
+    states.end_call();
+    let kept: Vec<_> = host::kept_timers(0).into_iter().map(|timer| timer.timestamp).collect();
+    assert_eq!(kept, (1..=100_000).filter(|timestamp| ![7, 50_000].contains(timestamp)).collect::<Vec<_>>());
+}
+
+#[test]
 fn what_one_batch_adds_to_a_list_or_a_map_leaves_before_it_ends() {
     host::reset();
     let states = backend(StateKind::List, 100_000, false);

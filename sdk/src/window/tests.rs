@@ -15,8 +15,8 @@ use engine_rows::{
 };
 
 use super::{
-    ContinuousEventTimeTrigger, CountEvictor, CountTrigger, EventTimeSessionWindows, EventTimeTrigger,
-    ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
+    ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger, EventTimeSessionWindows,
+    EventTimeTrigger, ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
     SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, TumblingEventTimeWindows,
     TumblingProcessingTimeWindows, WindowContext, WindowElements, WindowedStream,
     vectors::{LATENESS, Random},
@@ -274,6 +274,8 @@ struct Model {
     time: i64,
     windows: BTreeMap<(u8, TimeWindow), Content>,
     timers: BTreeSet<(i64, u8, TimeWindow)>,
+    /// The timers that gave the results of the last rise of time, one for each.
+    fired: Vec<i64>,
 }
 
 impl Model {
@@ -320,13 +322,16 @@ impl Model {
             if let Kind::Session { .. } = self.kind {
                 let touching: Vec<_> =
                     self.windows.keys().copied().filter(|(of, other)| *of == key && window.touches(other)).collect();
-                for (key, other) in touching {
-                    window = window.cover(&other);
+                window = touching.iter().fold(window, |whole, (_, other)| whole.cover(other));
+                // A session that stays as it is keeps its timers.
+                for (key, other) in touching.into_iter().filter(|(_, other)| *other != window) {
                     let merged = self.windows.remove(&(key, other)).unwrap_or_default();
                     content.elements.extend(merged.elements);
                     content.count += merged.count;
+                    content.next = content.next.into_iter().chain(merged.next).min();
                     self.timers.retain(|(_, of, timer)| (*of, *timer) != (key, other));
                 }
+                self.timers.extend(content.next.map(|next| (next, key, window)));
             }
             if self.is_late(window) {
                 assert!(content.elements.is_empty(), "a session that is kept is not late");
@@ -350,7 +355,7 @@ impl Model {
                     && kept.next.is_none()
                 {
                     // The interval that begins at 0 reaches to both sides, as in Flink.
-                    let next = (timestamp / interval * interval + interval).min(window.max_timestamp());
+                    let next = (time / interval * interval + interval).min(window.max_timestamp());
                     kept.next = Some(next);
                     self.timers.insert((next, key, window));
                 }
@@ -369,10 +374,12 @@ impl Model {
     /// Lets event time or the clock rise.
     fn advance(&mut self, time: i64) -> Emitted {
         self.time = time;
+        self.fired.clear();
         let mut emitted = Emitted::default();
         let due = if self.domain == TimeDomain::EventTime { time } else { time - 1 };
         while let Some((timestamp, key, window)) = self.timers.first().copied().filter(|timer| timer.0 <= due) {
             self.timers.pop_first();
+            let before = emitted.results.len();
             let kept = self.windows.get_mut(&(key, window)).expect("timers go with their window");
             if self.rule.count.is_none() && timestamp == window.max_timestamp() {
                 self.fire(key, window, &mut emitted);
@@ -384,12 +391,24 @@ impl Model {
                 self.timers.insert((next, key, window));
                 self.fire(key, window, &mut emitted);
             }
+            self.fired.extend(emitted.results[before..].iter().map(|_| timestamp));
             if timestamp == self.cleanup_time(window) {
                 self.windows.remove(&(key, window));
                 self.timers.retain(|(_, of, timer)| (*of, *timer) != (key, window));
             }
         }
         emitted
+    }
+
+    /// True if results came in the order of the timers that gave them; `expected` are those of the
+    /// last rise of time, `got` the same in any order.
+    fn is_in_order(&self, got: &[Timed<Gathered>], expected: &[Timed<Gathered>]) -> bool {
+        let mut left: Vec<_> = expected.iter().zip(&self.fired).collect();
+        let times = got.iter().map(|result| {
+            let place = left.iter().position(|(other, _)| *other == result)?;
+            Some(*left.remove(place).1)
+        });
+        times.is_sorted()
     }
 }
 
@@ -469,8 +488,16 @@ fn check_rule(
             results(windowed.side_output_late_data(&OutputTag::new("late")), rule)
         });
         let time = if domain == TimeDomain::EventTime { i64::MIN } else { 0 };
-        let mut model =
-            Model { kind, rule, domain, allowed_lateness, time, windows: BTreeMap::new(), timers: BTreeSet::new() };
+        let mut model = Model {
+            kind,
+            rule,
+            domain,
+            allowed_lateness,
+            time,
+            windows: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            fired: Vec::new(),
+        };
         let mut now = random.range(-100, 100);
         if domain == TimeDomain::ProcessingTime {
             model.time = now;
@@ -496,9 +523,10 @@ fn check_rule(
                     TimeDomain::EventTime => running.process_watermark(now, batch_max),
                     TimeDomain::ProcessingTime => running.advance_clock(now, batch_max),
                 };
-                let is_ordered = rule.interval.is_some() || got.results.is_sorted_by_key(|(timestamp, _)| *timestamp);
-                assert!(is_ordered, "{}: {got:?}", case());
-                (got, model.advance(now))
+                let expected = model.advance(now);
+                let is_in_order = model.is_in_order(&got.results, &expected.results);
+                assert!(is_in_order, "{}: {got:?} instead of {expected:?}", case());
+                (got, expected)
             };
             got.results.sort();
             expected.results.sort();
@@ -519,6 +547,7 @@ fn check_rule(
             TimeDomain::ProcessingTime => running.advance_clock(end, 3),
         };
         let mut expected = model.advance(end);
+        assert!(model.is_in_order(&got.results, &expected.results), "seed {seed}, end, {kind:?}, {rule:?}");
         got.results.sort();
         expected.results.sort();
         assert_eq!(got, expected, "seed {seed}, end, {kind:?}");
@@ -703,8 +732,16 @@ fn windows_fire_at_each_interval() {
         let (interval, purges) = (Some(random.range(1, 30)), random.range(0, 1) == 0);
         Rule { interval, purges, ..Rule::default() }
     };
-    check_rule(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, continuous, ruled);
-    check_rule(TRIGGERED_CASES, tumbling, TimeDomain::EventTime, None, continuous, ruled);
+    for kind in [sliding, tumbling, session] {
+        check_rule(TRIGGERED_CASES, kind, TimeDomain::EventTime, None, continuous, ruled);
+        check_rule(TRIGGERED_CASES, kind, TimeDomain::ProcessingTime, None, continuous, |windowed, rule| {
+            let trigger = ContinuousProcessingTimeTrigger::of(millis(rule.interval.unwrap_or(1)));
+            match rule.purges {
+                false => windowed.trigger(trigger).aggregate_then(Gather, gathered),
+                true => windowed.trigger(PurgingTrigger::of(trigger)).aggregate_then(Gather, gathered),
+            }
+        });
+    }
 }
 
 #[test]
