@@ -33,8 +33,8 @@
 //! * `flush` is called before a barrier and at the end of the input, by way of
 //!   `Function::flush_state`. Timers are sent at the end of each call by the segment, and
 //!   before, if they are many.
-//! * A changed value is held against `state.value.bytes-max` when the next batch begins, or
-//!   by the host when it is written.
+//! * A changed value is held against `state.value.bytes-max` when another one is changed, when
+//!   the next batch begins, or by the host when it is written.
 
 mod table;
 mod cache_metrics;

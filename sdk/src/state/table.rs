@@ -44,6 +44,16 @@ pub(super) struct CacheStats {
     pub(super) entries: Cell<usize>,
 }
 
+/// Whether the bytes of an entry are those of its content.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Weighed {
+    /// Not since it was changed.
+    No,
+    Yes,
+    /// It was, then changed again.
+    Stale,
+}
+
 pub(super) struct Entry<E> {
     hash: u32,
     /// Number of the last batch that used the entry, [`UNUSED`] or [`VACANT`].
@@ -56,6 +66,8 @@ pub(super) struct Entry<E> {
     pub(super) is_dirty: bool,
     /// True if the entry is in `Table::touched`.
     is_touched: bool,
+    /// Whether a changed content was weighed in this batch; for caches that do so before it ends.
+    pub(super) weighed: Weighed,
     pub(super) key: KeyBytes,
     pub(super) content: E,
 }
@@ -218,6 +230,7 @@ impl<E: Default> Table<E> {
             is_in_host: false,
             is_dirty: false,
             is_touched: true,
+            weighed: Weighed::No,
             key,
             content: E::default(),
         };
@@ -315,10 +328,15 @@ impl<E: Default> Table<E> {
         self.bytes_max < self.stats.bytes.get()
     }
 
+    /// True if entries should leave before the batch ends.
+    pub(super) fn is_far_over(&self) -> bool {
+        self.bytes_max.saturating_mul(2) < self.stats.bytes.get()
+    }
+
     /// True if entries should leave before the next batch. An incomplete table can wait for
     /// what the batch's first pass needs, so that all leave by one call.
     pub(super) fn must_shrink(&self) -> bool {
-        self.is_over() && (self.is_complete || self.bytes_max.saturating_mul(2) < self.stats.bytes.get())
+        self.is_over() && (self.is_complete || self.is_far_over())
     }
 
     /// Lets entries leave until the limit is kept or all that is left is pinned; `leave`

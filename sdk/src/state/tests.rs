@@ -596,6 +596,34 @@ fn what_one_batch_adds_to_a_list_or_a_map_leaves_before_it_ends() {
 }
 
 #[test]
+fn what_a_batch_changes_leaves_before_it_ends_if_it_is_more_than_the_cache_takes() {
+    host::reset();
+    current::reset();
+    let states = backend(StateKind::Value, 100_000, false);
+    let mut texts = states.value::<String>("state");
+    for round in 0..3_u32 {
+        texts.begin_batch();
+        for row in 0..999_u32 {
+            current::enter_row(row);
+            // Every third row has the key of the last but one.
+            let (key, expected) = match row % 3 {
+                0 => (row, 2 * round),
+                1 => (row, round),
+                _ => (row - 2, 2 * round + 1),
+            };
+            let key = key.to_le_bytes();
+            let slot = texts.slot(key_hash(&key), &key, b"");
+            let visits = texts.get(slot).map_or(0, |text| text.trim_end().len());
+            assert_eq!(visits, expected as usize, "round {round}, row {row}");
+            *texts.value(slot) = Some(format!("{:5000}", "x".repeat(visits + 1)));
+            assert!(texts.stats().bytes.get() < 220_000, "{:?}", texts.stats());
+        }
+        current::enter_row(current::NO_ROW);
+    }
+    assert!(!current::failed());
+}
+
+#[test]
 fn a_batch_that_needs_more_than_the_cache_takes_is_read_in_pieces() {
     host::reset();
     current::reset();

@@ -6,7 +6,7 @@ use engine_rows::row::Rows;
 
 use super::{
     Clock, TimeToLive,
-    table::{CacheStats, NOWHERE, Slot, Table, mix},
+    table::{CacheStats, NOWHERE, Slot, Table, Weighed, mix},
     wire::{Requests, StateId, read_counted, write_absent, write_counted_with},
 };
 use crate::{
@@ -41,7 +41,7 @@ pub(crate) struct ValueCache<V> {
     hints: Vec<u32>,
     /// The next row's hint.
     hint: usize,
-    /// The place last lent to be changed: it may be empty.
+    /// The place last lent to be changed: it may be empty, or have grown.
     lent: u32,
     /// Places that were found empty in this batch.
     emptied: Vec<u32>,
@@ -255,6 +255,9 @@ impl<V: Owned> ValueCache<V> {
             self.table.entry_mut(slot.0).is_dirty = true;
         } else {
             self.table.mark_dirty(slot.0);
+            if self.lent != slot.0 {
+                self.weigh_lent(slot.0);
+            }
         }
         if let Some(TimeToLive { duration_ms, .. }) = self.time_to_live {
             self.ends[slot.0 as usize] = self.clock.now().saturating_add(duration_ms);
@@ -293,16 +296,50 @@ impl<V: Owned> ValueCache<V> {
         }
     }
 
+    /// Weighs the place that was lent last, unless it was weighed in this batch.
+    #[inline]
+    fn weigh_lent(&mut self, next: u32) {
+        let lent = std::mem::replace(&mut self.lent, next);
+        if lent != NOWHERE && self.table.entry(lent).weighed == Weighed::No {
+            self.weigh_early(lent);
+        }
+        let next = self.table.entry_mut(next);
+        if next.weighed == Weighed::Yes {
+            next.weighed = Weighed::Stale;
+        }
+    }
+
+    /// Weighs a changed entry before the batch ends: what it needs may be more than the cache may take.
+    fn weigh_early(&mut self, place: u32) {
+        if self.table.entry(place).content.is_none() {
+            return;
+        }
+        self.weigh_changed(place);
+        self.table.entry_mut(place).weighed = Weighed::Yes;
+        if self.table.is_far_over() && !self.is_crowded {
+            self.is_crowded = true;
+            self.row = current::row();
+        }
+    }
+
+    /// Weighs an entry; fails the call if it was changed to a value that is too long.
+    fn weigh_changed(&mut self, place: u32) {
+        let bytes = self.weigh(place);
+        let entry = self.table.entry(place);
+        if entry.is_dirty {
+            self.state.check_length(&entry.key, bytes + self.time_to_live.map_or(0, |_| END_BYTES));
+        }
+    }
+
     /// Removes an entry that holds nothing; weighs another.
     fn tidy(&mut self, place: u32) {
         let entry = self.table.entry(place);
         if entry.content.is_some() {
             if !self.is_fixed_size {
-                let bytes = self.weigh(place);
-                let entry = self.table.entry(place);
-                if entry.is_dirty {
-                    self.state.check_length(&entry.key, bytes + self.time_to_live.map_or(0, |_| END_BYTES));
+                if entry.weighed != Weighed::Yes {
+                    self.weigh_changed(place);
                 }
+                self.table.entry_mut(place).weighed = Weighed::No;
             }
         } else if !entry.is_vacant() {
             if entry.is_in_host {

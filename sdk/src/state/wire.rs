@@ -215,6 +215,8 @@ impl StateId {
             "state \"{name}\", key \"{key}\": the value has {bytes} bytes, the limit is {value_bytes_max}: raise \
              state.value.bytes-max or keep less"
         );
+        // It is looked at later than in the row that made it so long.
+        current::enter_row(current::NO_ROW);
         current::fail(*node, &message);
     }
 
