@@ -30,8 +30,8 @@ fn line(values: &[i64]) -> Vec<u8> {
     format!("{}\n", text.join(",")).into_bytes()
 }
 
-/// Runs an operator over both inputs; it must write the lines of the model.
-fn check(operator: &str, model: impl Fn(&[Event], &[Event]) -> Vec<Vec<u8>>) {
+/// Runs an operator over its inputs, one or two; it must write the lines of the model.
+fn check(operator: &str, inputs: usize, model: impl Fn(&[Event], &[Event]) -> Vec<Vec<u8>>) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| directory.path().join(name);
     let (left, right) = (events(1, 0), events(2, 400));
@@ -41,11 +41,13 @@ fn check(operator: &str, model: impl Fn(&[Event], &[Event]) -> Vec<Vec<u8>>) {
     }
     let mut expected = model(&left, &right);
     expected.sort();
+    assert!(100 < expected.len(), "{operator}: {} lines", expected.len());
     for parallelism in [1, 3] {
         let output = path(&format!("out-{parallelism}"));
         let (left, right) = (path("left"), path("right"));
-        let arguments = ["--operator", operator, "--left", text(&left), "--right", text(&right)];
-        submit(parallelism, "test_operators", &[&arguments[..], &["--output", text(&output)]].concat());
+        let both = ["--left", text(&left), "--right", text(&right)];
+        let arguments = ["--operator", operator, "--output", text(&output)];
+        submit(parallelism, "test_operators", &[&arguments[..], &both[..2 * inputs]].concat());
         let rows = sorted_rows(&output);
         assert_eq!(rows.len(), expected.len(), "{operator} at parallelism {parallelism}");
         assert!(rows == expected, "{operator} at parallelism {parallelism}");
@@ -54,7 +56,7 @@ fn check(operator: &str, model: impl Fn(&[Event], &[Event]) -> Vec<Vec<u8>>) {
 
 #[test]
 fn interval_joins_pair_what_is_close() {
-    check("interval-join", |left, right| {
+    check("interval-join", 2, |left, right| {
         let pairs = left.iter().flat_map(|left| right.iter().map(move |right| (left, right)));
         let close = pairs.filter(|(left, right)| left.0 == right.0 && (left.1 - right.1).abs() <= 50);
         close.map(|(left, right)| line(&[left.0.into(), left.1, right.1])).collect()
@@ -63,7 +65,7 @@ fn interval_joins_pair_what_is_close() {
 
 #[test]
 fn connected_streams_share_state_and_timers() {
-    check("co-process", |left, right| {
+    check("co-process", 2, |left, right| {
         let mut asked: Vec<_> = right.iter().map(|(key, time, _)| (*key, *time)).collect();
         asked.sort_unstable();
         asked.dedup();
@@ -74,7 +76,7 @@ fn connected_streams_share_state_and_timers() {
 
 #[test]
 fn each_subtask_knows_all_that_was_broadcast() {
-    check("broadcast", |left, right| {
+    check("broadcast", 2, |left, right| {
         let least = right.iter().map(|right| right.2).min().expect("not empty");
         let below = left.iter().filter(|left| left.2 < least);
         below.map(|(key, time, number)| line(&[(*key).into(), *time, *number])).collect()
@@ -83,7 +85,7 @@ fn each_subtask_knows_all_that_was_broadcast() {
 
 #[test]
 fn triggers_and_evictors_of_a_program_rule_its_windows() {
-    check("window", |left, _| {
+    check("window", 1, |left, _| {
         let mut windows = BTreeMap::<(u32, i64), Vec<i64>>::new();
         for (key, time, number) in left {
             windows.entry((*key, time - time % 100)).or_default().push(*number);

@@ -25,7 +25,7 @@ struct Event {
 ///                                  KEY,kept or KEY,ended
 ///   --left PATH      files of lines KEY,TIME,NUMBER, at most 1 s behind a later one
 ///   --right PATH     the same
-///   --lives MS       how long state lives, for time-to-live
+///   --lives MS       how long state lives, for time-to-live; 1000 if not given
 ///   --output DIR     a new or empty directory
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
@@ -33,7 +33,7 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     let events = |side: &str| -> Result<DataStream<Event>> {
         let strategy = WatermarkStrategy::for_bounded_out_of_orderness(Duration::from_secs(1));
         let strategy = strategy.with_timestamp_assigner(|event: &Event| event.time);
-        let source = FileSource::csv(args.require::<String>(side)?).header(false);
+        let source = FileSource::csv(args.require(side)?).header(false);
         Ok(env.from_source_with_watermarks(source, strategy))
     };
     let operator: String = args.require("operator")?;
@@ -70,7 +70,7 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
                 .sink_to(output);
         }
         "time-to-live" => {
-            let lives = Duration::from_millis(args.require("lives")?);
+            let lives = Duration::from_millis(args.get_or("lives", 1000)?);
             env.from_source(SequenceSource::new(0, 99).rate(200))
                 .key_by(|number| *number)
                 .process(move |states| LookLater {
