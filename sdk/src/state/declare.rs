@@ -86,7 +86,6 @@ impl Scope {
     }
 
     /// Sets the namespace of the states from here on.
-    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn set_namespace(&self, namespace: &[u8]) {
         self.generation.set(self.generation.get() + 1);
         let own = &mut *self.namespace.borrow_mut();

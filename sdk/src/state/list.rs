@@ -261,7 +261,6 @@ impl<T: Record + ?Sized> ListCache<T> {
     }
 
     /// Moves the elements of one list behind those of another.
-    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn move_to(&mut self, from: Slot, to: Slot) {
         self.read_whole(from);
         let bytes = std::mem::take(&mut self.table.entry_mut(from.0).content.bytes);

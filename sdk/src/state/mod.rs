@@ -210,7 +210,6 @@ impl StateBackend {
 
 /// The namespace of a window: start and end (milliseconds since the Unix epoch), so that
 /// bytes sort as the numbers do.
-#[allow(dead_code, reason = "for windows and joins")]
 pub(crate) fn window_namespace(start: i64, end: i64) -> [u8; 16] {
     let sortable = |time: i64| (time.cast_unsigned() ^ (1 << 63)).to_be_bytes();
     let mut namespace = [0; 16];
@@ -220,7 +219,6 @@ pub(crate) fn window_namespace(start: i64, end: i64) -> [u8; 16] {
 }
 
 /// The window that a namespace stands for: start and end.
-#[allow(dead_code, reason = "for windows and joins")]
 pub(crate) fn window_of(namespace: &[u8]) -> Option<(i64, i64)> {
     let (start, end) = namespace.split_first_chunk::<8>()?;
     let time = |bytes: [u8; 8]| (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed();
