@@ -121,6 +121,8 @@ fn attempt(subtask_index: u32, attempt_number: u32, state: ExecutionState) -> At
                 ("numProcessingTimeTimers", 1.0),
                 ("stateCacheHits", 9.0),
                 ("stateCacheMisses", 1.0),
+                ("stateCacheBytes", 50.0),
+                ("stateCacheEntries", 4.0),
                 ("numLateRecordsDropped", 3.0),
             ]
             .map(|(name, value)| OperatorMetric { node: 2, name: name.to_owned(), value })
@@ -989,7 +991,8 @@ fn time_and_state_of_operators_are_told() {
         "watermark-in": 5000,
         "watermark-out": null,
         "late-records": 6,
-        "state": {"bytes": 200, "entries": 20, "timers": 6, "cache-hits": 18, "cache-misses": 2},
+        "state": {"bytes": 200, "entries": 20, "timers": 6, "cache-bytes": 100, "cache-entries": 8,
+            "cache-hits": 18, "cache-misses": 2},
     });
     assert_eq!(operator, Some(&expected));
     let (_, _, text) = fixture.send("GET", "/metrics", "text/plain", b"");
