@@ -217,7 +217,7 @@ struct JournalEnumerator {
 
 impl SplitEnumerator for JournalEnumerator {
     fn snapshot(&self) -> Vec<u8> {
-        todo!("connector helper")
+        self.splits.iter().copied().collect()
     }
 
     fn next_split(&mut self, _: u32) -> Result<SplitAssignment, ConnectorError> {
@@ -240,10 +240,13 @@ struct JournalCommitter {
 impl SinkCommitter for JournalCommitter {
     fn recover(
         &mut self,
-        _checkpoint_id: crate::base::stream_element::CheckpointId,
-        _committables: Vec<Committable>,
+        checkpoint_id: crate::base::stream_element::CheckpointId,
+        committables: Vec<Committable>,
     ) -> Result<(), ConnectorError> {
-        todo!("connector helper")
+        let names: Vec<_> =
+            committables.into_iter().map(|committable| String::from_utf8(committable.0).unwrap()).collect();
+        self.journal.note(format!("recover {checkpoint_id} {}", names.join(" ")));
+        fail_if(&self.spec, "recover")
     }
 
     fn prepare(&mut self) -> Result<(), ConnectorError> {
