@@ -69,7 +69,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub use alignment::AlignmentOptions;
-pub use file::{HiddenLeftovers, is_claimed_by};
+pub use file::HiddenLeftovers;
 
 use crate::{
     base::{
@@ -485,21 +485,18 @@ pub trait SinkWriter {
 
     /// Completes what was written since the last time, durably, and returns what the
     /// committer needs to make it visible when the checkpoint is complete. Later rows belong
-    /// to the next one. What was returned for earlier checkpoints that are not known to be
-    /// complete is returned again: they may have been aborted, or were savepoints, and then this
-    /// one makes their output visible too.
+    /// to the next one.
+    ///
+    /// The caller keeps what is returned until a checkpoint that holds it is complete: one that was
+    /// aborted, and a savepoint, make nothing visible, so that the next checkpoint has to hold it
+    /// too. Of a job with checkpoints, the one behind the end of the input completes the output.
     ///
     /// # Errors
     /// Returns an error if the output cannot be completed.
     fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError>;
 
-    /// A checkpoint is complete: what was returned for it and for earlier ones is committed by
-    /// others and need not be returned again. Called for checkpoints, not for savepoints behind
-    /// which the job goes on; one may be left out, come late or twice.
-    fn checkpoint_completed(&mut self, _checkpoint_id: CheckpointId) {}
-
     /// Ends the output of a job without checkpoints and returns what the committer needs to
-    /// make it visible when the job has finished.
+    /// make it visible when the job has finished. Not called where checkpoints are taken.
     ///
     /// # Errors
     /// Returns an error if the output cannot be completed.

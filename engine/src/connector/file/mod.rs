@@ -29,8 +29,8 @@ use crate::{base::config::MemorySize, graph::stream_graph::ConnectorSpec};
 pub(super) use enumerator::FileEnumerator;
 use listing::Listing;
 pub(super) use reader::FileReader;
+pub use sink::HiddenLeftovers;
 pub(super) use sink::{FileCommitter, FileSinkOptions, FileWriter};
-pub use sink::{HiddenLeftovers, is_claimed_by};
 
 /// Largest chunk: small enough that a source's watermark, which waits for the
 /// slowest chunk, does not wait long.

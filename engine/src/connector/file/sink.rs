@@ -166,9 +166,7 @@ pub(in crate::connector) struct FileWriter {
     bytes: u64,
     /// Made for the first row behind a checkpoint.
     file: Option<File>,
-    /// Complete, of checkpoints that are not known to be.
-    pending: Vec<(CheckpointId, Committable)>,
-    /// Takes part in checkpoints or savepoints.
+    /// It took part in a checkpoint or savepoint.
     was_prepared: bool,
     rows: TextRows,
     reject: Box<RejectWrite<'static>>,
@@ -194,7 +192,6 @@ impl FileWriter {
             name,
             bytes: 0,
             file: None,
-            pending: Vec::new(),
             was_prepared: false,
             rows,
             reject: context.reject,
@@ -259,19 +256,11 @@ impl SinkWriter for FileWriter {
 
     fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError> {
         self.was_prepared = true;
-        let part = self.complete(Becomes::OfCheckpoint(checkpoint_id))?;
-        self.pending.extend(part.map(|part| (checkpoint_id, part)));
-        Ok(self.pending.iter().map(|(_, part)| part.clone()).collect())
-    }
-
-    fn checkpoint_completed(&mut self, checkpoint_id: CheckpointId) {
-        self.pending.retain(|(id, _)| checkpoint_id < *id);
+        Ok(self.complete(Becomes::OfCheckpoint(checkpoint_id))?.into_iter().collect())
     }
 
     fn finish(&mut self) -> Result<Vec<Committable>, ConnectorError> {
-        let part = self.complete(Becomes::End { after_savepoints: self.was_prepared })?;
-        let pending = self.pending.drain(..).map(|(_, part)| part);
-        Ok(pending.chain(part).collect())
+        Ok(self.complete(Becomes::End { after_savepoints: self.was_prepared })?.into_iter().collect())
     }
 }
 
@@ -307,7 +296,7 @@ impl FileCommitter {
         Self {
             path: options.path,
             permissions,
-            claim_name: claim_name(job_id),
+            claim_name: format!("{CLAIM_PREFIX}{job_id}"),
             prepared: false,
             committed: 0,
             recovered: false,
@@ -378,7 +367,7 @@ impl FileCommitter {
     /// Makes a part visible, unless it is.
     fn commit_part(&self, directory: &Path, mut part: Part) -> Result<(), ConnectorError> {
         if let Becomes::End { after_savepoints } = &mut part.becomes {
-            *after_savepoints |= self.recovered;
+            *after_savepoints |= self.recovered || 0 < self.committed;
         }
         let hidden_name = part.hidden.to_string();
         let (mut hidden, mut visible) = (directory.join(&hidden_name), directory.join(part.visible_name()));
@@ -448,15 +437,6 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
         }
         renamed => Ok(renamed?),
     }
-}
-
-fn claim_name(job: JobId) -> String {
-    format!("{CLAIM_PREFIX}{job}")
-}
-
-/// True if a directory is claimed by a job, which then may go on writing into it.
-pub fn is_claimed_by(directory: &Path, job: JobId) -> bool {
-    directory.join(claim_name(job)).exists()
 }
 
 /// A visible part, by its name.
@@ -568,6 +548,7 @@ impl SinkCommitter for FileCommitter {
         let contents = self.contents(&directory)?;
         let named: BTreeSet<String> = parts.iter().map(|part| part.hidden.to_string()).collect();
         let later = contents.visible.iter().filter(|(id, _)| checkpoint_id < *id).map(|(_, name)| name);
+        // Only a job without checkpoints has them: it begins again from a savepoint.
         let later: Vec<_> = later.chain(&contents.ends).collect();
         let unnamed: Vec<_> = contents.hidden.iter().filter(|name| !named.contains(*name)).collect();
         // Without a claim, the job that took the savepoint may have left its output, and nothing else.
