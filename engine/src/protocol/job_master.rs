@@ -50,7 +50,7 @@ pub struct FailureCause {
 }
 
 /// Code of the failure of a task that cannot go on from its checkpoint.
-pub const RESTORE_FAILURE: &str = "restore";
+pub const RESTORE_FAILURE: &str = "restore-failed";
 
 /// Counters of one task since its start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

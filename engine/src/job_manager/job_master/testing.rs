@@ -25,7 +25,7 @@ use crate::{
         status::{ExecutionState, JobStatus},
         stream_element::{CheckpointId, SnapshotLocation},
     },
-    checkpoint::{CheckpointMetadata, StateFile},
+    checkpoint::CheckpointMetadata,
     connector::{
         Committable, ConnectorError, RestoredSource, SinkCommitter, SourceSplit, SplitAssignment, SplitEnumerator,
     },
@@ -291,7 +291,7 @@ pub(super) struct FakeStorage {
     /// Cannot be read or written.
     pub(super) damaged: BTreeSet<CheckpointId>,
     /// In the order in which they went.
-    pub(super) deleted: Vec<StateFile>,
+    pub(super) deleted: Vec<String>,
     pub(super) deleted_savepoints: Vec<SnapshotLocation>,
 }
 

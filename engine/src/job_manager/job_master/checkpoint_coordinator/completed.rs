@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use super::shared_state_registry::SharedStateRegistry;
 use crate::{
     base::stream_element::{CheckpointId, SnapshotLocation},
-    checkpoint::{CheckpointMetadata, StateFile},
+    checkpoint::{CheckpointMetadata, TaskStateSnapshot},
 };
 
 /// A checkpoint or savepoint that can be restored.
@@ -35,8 +35,8 @@ impl CompletedCheckpoint {
 pub struct Discarded {
     /// Whose metadata can go.
     pub checkpoints: Vec<CheckpointId>,
-    /// Files that can go.
-    pub files: Vec<StateFile>,
+    /// Paths of files that can go.
+    pub files: Vec<String>,
 }
 
 /// The store: own checkpoints, and before there is one, what the user had the job start from.
@@ -56,10 +56,17 @@ impl CompletedCheckpoints {
         Self { retained_max, retained: VecDeque::new(), start: None, registry: SharedStateRegistry::default() }
     }
 
-    /// Takes over what a former JobMaster of the job stored; called in the order of the ids.
-    pub fn recover(&mut self, checkpoint: CompletedCheckpoint) {
-        self.registry.register(checkpoint.id(), checkpoint.metadata.files().cloned());
+    /// Takes over what a former JobMaster of the job stored; called in the order of the ids. Returns
+    /// files that can go.
+    pub fn recover(&mut self, checkpoint: CompletedCheckpoint) -> Vec<String> {
+        let files = self.registry.register(&checkpoint.metadata);
         self.retained.push_back(checkpoint);
+        files
+    }
+
+    /// Paths of the files that a task wrote for a checkpoint which was given up.
+    pub fn files_of_aborted(&self, id: CheckpointId, snapshot: &TaskStateSnapshot) -> Vec<String> {
+        self.registry.discard(id, snapshot)
     }
 
     /// Notes what the user had the job start from.
@@ -67,17 +74,15 @@ impl CompletedCheckpoints {
         self.start = Some(checkpoint);
     }
 
-    /// Adds a checkpoint; those that are too many go.
-    pub fn add(&mut self, checkpoint: CompletedCheckpoint) -> Discarded {
+    /// Adds a checkpoint; those that are too many go. `last_drawn` is the last one that was begun.
+    pub fn add(&mut self, checkpoint: CompletedCheckpoint, last_drawn: CheckpointId) -> Discarded {
         assert!(self.retained.back().is_none_or(|last| last.id() < checkpoint.id()), "ids strictly increase");
         self.start = None;
-        self.recover(checkpoint);
-        // What was let go before this one completed is not built upon any more.
-        let files = self.registry.checkpoint_completed();
+        let files = self.recover(checkpoint);
         let mut checkpoints = Vec::new();
         while self.retained_max < self.retained.len() {
             let Some(subsumed) = self.retained.pop_front() else { break };
-            self.registry.unregister(subsumed.id());
+            self.registry.release(subsumed.id(), last_drawn);
             checkpoints.push(subsumed.id());
         }
         Discarded { checkpoints, files }
@@ -94,9 +99,9 @@ impl CompletedCheckpoints {
     }
 
     /// Passes over a checkpoint that turned out to be damaged; its files are left.
-    pub fn remove_damaged(&mut self, id: CheckpointId) {
+    pub fn remove_damaged(&mut self, id: CheckpointId, last_drawn: CheckpointId) {
         self.retained.retain(|checkpoint| checkpoint.id() != id);
         self.start.take_if(|checkpoint| checkpoint.id() == id);
-        self.registry.unregister(id);
+        self.registry.release(id, last_drawn);
     }
 }

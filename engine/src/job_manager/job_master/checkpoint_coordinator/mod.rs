@@ -49,7 +49,7 @@ use crate::{
         ids::{ExecutionAttemptId, ExecutionVertexId, JobId},
         stream_element::{CheckpointId, CheckpointOptions, SnapshotKind, SnapshotLocation},
     },
-    checkpoint::{CheckpointMetadata, StateData, StateFile, TaskStateSnapshot},
+    checkpoint::{CheckpointMetadata, TaskStateSnapshot},
     connector::{Committable, SourceSplit},
     graph::job_graph::JobGraph,
     protocol::{
@@ -243,7 +243,10 @@ impl CheckpointCoordinator {
     /// ids up to `last_id` were drawn.
     pub fn recover(&mut self, checkpoints: Vec<CompletedCheckpoint>, last_id: CheckpointId) {
         self.next_id = self.next_id.max(last_id + 1);
-        checkpoints.into_iter().for_each(|checkpoint| self.completed.recover(checkpoint));
+        for checkpoint in checkpoints {
+            // None had been let go before.
+            drop(self.completed.recover(checkpoint));
+        }
         self.was_used = true;
     }
 
@@ -300,7 +303,7 @@ impl CheckpointCoordinator {
             return false;
         }
         let is_own = self.completed.retained().any(|checkpoint| checkpoint.id() == id);
-        self.completed.remove_damaged(id);
+        self.completed.remove_damaged(id, self.next_id - 1);
         if is_own {
             self.forget_damaged(vec![id]);
             self.statistics.discarded(id);
@@ -658,7 +661,7 @@ impl CheckpointCoordinator {
         let taken = TakenSnapshot { checkpoint_id: id, location: SnapshotLocation(external_path) };
         if !kind.is_savepoint() {
             self.needs_full &= !pending.options.is_full;
-            let discarded = self.completed.add(checkpoint);
+            let discarded = self.completed.add(checkpoint, self.next_id - 1);
             let subsumed = self.pending.iter().filter(|(other, pending)| {
                 **other < id && pending.metadata.is_none() && !pending.request.kind.is_savepoint()
             });
@@ -743,7 +746,7 @@ impl CheckpointCoordinator {
         aborted: &AbortedCheckpoint,
         states: impl Iterator<Item = &'a TaskStateSnapshot>,
     ) {
-        let files: Vec<StateFile> = states.flat_map(|state| files_of(state, aborted.id)).collect();
+        let files: Vec<String> = states.flat_map(|state| self.completed.files_of_aborted(aborted.id, state)).collect();
         if aborted.options.kind.is_savepoint() {
             self.cleaning += 1;
             let task = StorageTask::DeleteSavepoint(aborted.options.location.clone());
@@ -753,7 +756,7 @@ impl CheckpointCoordinator {
         }
     }
 
-    fn discard(&mut self, checkpoints: Vec<CheckpointId>, files: Vec<StateFile>) {
+    fn discard(&mut self, checkpoints: Vec<CheckpointId>, files: Vec<String>) {
         self.cleaning += 1;
         let location = self.settings.location.clone();
         self.effects.push(Effect::Storage(StorageTask::Discard { location, checkpoints, files }));
@@ -804,15 +807,6 @@ impl CheckpointCoordinator {
 
 fn what(kind: SnapshotKind) -> &'static str {
     if kind.is_savepoint() { "savepoint" } else { "checkpoint" }
-}
-
-/// Files that a task wrote for this checkpoint, not for an earlier one.
-fn files_of(state: &TaskStateSnapshot, id: CheckpointId) -> impl Iterator<Item = StateFile> {
-    let parts = state.operators.values().flat_map(|operator| &operator.keyed).flat_map(|keyed| &keyed.parts);
-    parts.filter(move |part| part.checkpoint_id == id).filter_map(|part| match &part.data {
-        StateData::File(file) => Some(file.clone()),
-        StateData::Inline(_) => None,
-    })
 }
 
 fn splits_of(states: &BTreeMap<ExecutionVertexId, TaskStateSnapshot>) -> BTreeMap<(u32, u32), Vec<SourceSplit>> {

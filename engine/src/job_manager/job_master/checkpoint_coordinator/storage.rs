@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     base::stream_element::{CheckpointId, SnapshotLocation},
-    checkpoint::{CheckpointMetadata, CheckpointStorage, CheckpointStorageError, StateFile},
+    checkpoint::{CheckpointMetadata, CheckpointStorage, CheckpointStorageError},
     protocol::job_master::JobMasterMessage,
 };
 
@@ -25,8 +25,8 @@ pub enum StorageTask {
         location: SnapshotLocation,
         /// Whose metadata is deleted.
         checkpoints: Vec<CheckpointId>,
-        /// Files that nobody needs.
-        files: Vec<StateFile>,
+        /// Paths of files that nobody needs.
+        files: Vec<String>,
     },
     /// Deletes a savepoint that was given up; answered by [`JobMasterMessage::CheckpointsDiscarded`].
     DeleteSavepoint(SnapshotLocation),
@@ -115,7 +115,7 @@ fn perform(task: StorageTask) -> JobMasterMessage {
         StorageTask::Discard { location, checkpoints, files } => {
             let discarded = CheckpointStorage::open(location).map(|storage| {
                 let metadata = checkpoints.into_iter().map(|id| storage.delete_metadata(id));
-                let files = files.iter().map(|file| storage.delete(&file.path));
+                let files = files.iter().map(|file| storage.delete(file));
                 metadata.chain(files).filter_map(Result::err).for_each(warn_of_leftover);
             });
             discarded.unwrap_or_else(warn_of_leftover);

@@ -9,7 +9,7 @@ use crate::{
         ids::ExecutionGraphId,
         stream_element::StopMode,
     },
-    checkpoint::{FinishedState, KeyedStateHandle, KeyedStatePart, OperatorSubtaskState},
+    checkpoint::{FinishedState, KeyedStateHandle, KeyedStatePart, OperatorSubtaskState, StateData, StateFile},
     graph::job_graph::JobGraph,
     job_manager::job_master::testing::{exchange, job_graph},
     protocol::{checkpoint_details::CheckpointStatus, job_master::CheckpointMetrics},
@@ -158,7 +158,7 @@ fn deleted(effects: &[Effect]) -> (Vec<CheckpointId>, Vec<String>) {
     for effect in effects {
         if let Effect::Storage(StorageTask::Discard { checkpoints, files, .. }) = effect {
             metadata.extend(checkpoints);
-            paths.extend(files.iter().map(|file| file.path.clone()));
+            paths.extend(files.iter().cloned());
         }
     }
     (metadata, paths)
@@ -304,8 +304,8 @@ fn files_go_when_no_retained_checkpoint_refers_to_them_and_one_more_is_complete(
     let mut harness = Harness::new(&[("incremental", "true")]);
     let run = |harness: &mut Harness, parts: &[(CheckpointId, &str)]| {
         let id = harness.begin_periodic();
-        harness.acknowledge(id, 0, with_files(parts));
-        (1..4).for_each(|task| harness.acknowledge(id, task, TaskStateSnapshot::default()));
+        harness.acknowledge(id, 2, with_files(parts));
+        [0, 1, 3].into_iter().for_each(|task| harness.acknowledge(id, task, TaskStateSnapshot::default()));
         let gone = deleted(&harness.store(id));
         harness.coordinator.discarded();
         gone
