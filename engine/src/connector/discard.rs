@@ -2,25 +2,22 @@
 //! sinks whose output is visible at once.
 
 use super::{Committable, ConnectorError, SinkCommitter, SinkWriter};
-use crate::base::stream_element::RecordBatch;
+use crate::base::stream_element::{CheckpointId, RecordBatch};
 
 /// Discards rows.
 pub(super) struct DiscardWriter;
 
 impl SinkWriter for DiscardWriter {
-    fn prepare_commit(
-        &mut self,
-        _checkpoint_id: crate::base::stream_element::CheckpointId,
-    ) -> Result<Vec<Committable>, ConnectorError> {
-        todo!("connector helper")
-    }
-
     fn write(&mut self, _batch: &RecordBatch) -> Result<(), ConnectorError> {
         Ok(())
     }
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         Ok(())
+    }
+
+    fn prepare_commit(&mut self, _checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError> {
+        Ok(Vec::new())
     }
 
     fn finish(&mut self) -> Result<Vec<Committable>, ConnectorError> {
@@ -32,16 +29,12 @@ impl SinkWriter for DiscardWriter {
 pub(super) struct NothingToCommit;
 
 impl SinkCommitter for NothingToCommit {
-    fn recover(
-        &mut self,
-        _checkpoint_id: crate::base::stream_element::CheckpointId,
-        _committables: Vec<Committable>,
-    ) -> Result<(), ConnectorError> {
-        todo!("connector helper")
-    }
-
     fn prepare(&mut self) -> Result<(), ConnectorError> {
         Ok(())
+    }
+
+    fn recover(&mut self, _checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
+        self.commit(committables)
     }
 
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError> {

@@ -84,6 +84,11 @@ impl LineBlocks {
         self.offset
     }
 
+    /// True if all that belongs to the chunk was given out.
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended
+    }
+
     /// Takes the buffer of a block for the next one: fresh memory costs more than reading into it.
     pub(super) fn give_back(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();

@@ -44,6 +44,7 @@
 //! break within is refused, by the policy `execution.row-errors.policy`. `print` writes it as it is.
 
 mod options;
+mod encoding;
 mod alignment;
 mod rate_limiter;
 mod line_blocks;
@@ -243,31 +244,34 @@ pub fn check_destinations_apart<'a>(
     Ok(())
 }
 
-/// Makes the enumerator of a source. May read directories, so that it belongs on a thread that may wait.
+/// Makes the enumerator of a source, which goes on from what was restored. May read directories, so that it belongs on a thread that may wait.
 ///
 /// # Errors
 /// Returns an error if the options are invalid, the input cannot be listed, was
-/// not granted, or does not give records of the type.
+/// not granted, or does not give records of the type, or what is restored is damaged.
 pub fn create_enumerator(
     spec: &ConnectorSpec,
     parallelism: u32,
     record_type: &str,
     permissions: Arc<Permissions>,
-    _restored: Option<RestoredSource>,
+    restored: Option<RestoredSource>,
 ) -> Result<Box<dyn SplitEnumerator>, ConnectorError> {
     let connector = SourceConnector::parse(spec)?;
     connector.check_record_type(spec, record_type)?;
     Ok(match connector {
         SourceConnector::File(options) => {
-            Box::new(file::FileEnumerator::new(options, parallelism, permissions, Clock::System)?)
+            Box::new(file::FileEnumerator::new(options, parallelism, permissions, Clock::System, restored)?)
         }
         SourceConnector::Stream(options) => {
             options.check(&permissions)?;
-            // One subtask reads all; the split says nothing more.
-            Box::new(split_queue::SplitQueue::new([(0, SourceSplit(Vec::new()))]))
+            Box::new(stream::enumerator(parallelism, restored.as_ref())?)
         }
-        SourceConnector::Sequence(options) => Box::new(sequence::SequenceEnumerator::new(&options, parallelism)),
-        SourceConnector::Nexmark(_) => Box::new(nexmark::enumerator(parallelism)),
+        SourceConnector::Sequence(options) => {
+            let mut enumerator = sequence::SequenceEnumerator::new(&options, parallelism);
+            restored.map(|restored| enumerator.restore(restored)).transpose()?;
+            Box::new(enumerator)
+        }
+        SourceConnector::Nexmark(_) => Box::new(nexmark::enumerator(parallelism, restored)?),
     })
 }
 
@@ -483,12 +487,16 @@ pub trait SinkWriter {
     /// committer needs to make it visible when the checkpoint is complete. Later rows belong
     /// to the next one.
     ///
+    /// The caller keeps what is returned until a checkpoint that holds it is complete: one that was
+    /// aborted, and a savepoint, make nothing visible, so that the next checkpoint has to hold it
+    /// too. Of a job with checkpoints, the one behind the end of the input completes the output.
+    ///
     /// # Errors
     /// Returns an error if the output cannot be completed.
     fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError>;
 
     /// Ends the output of a job without checkpoints and returns what the committer needs to
-    /// make it visible when the job has finished.
+    /// make it visible when the job has finished. Not called where checkpoints are taken.
     ///
     /// # Errors
     /// Returns an error if the output cannot be completed.
@@ -500,31 +508,45 @@ pub trait SinkWriter {
 pub struct Committable(pub Vec<u8>);
 
 /// Makes the output of a sink visible; lives in the JobMaster.
+///
+/// Before tasks run, either [`prepare`](Self::prepare) or [`recover`](Self::recover) is called, never
+/// both: a job that begins anew must not find what it wrote before, one that goes on must.
 pub trait SinkCommitter: Send {
-    /// Checks the destination before any task runs: a new or empty directory.
+    /// Checks the destination before any task of a job that begins from nothing runs: a new or
+    /// empty directory, or one that this job wrote into when it was killed, of which that is removed.
     ///
     /// # Errors
     /// Returns an error that says why the destination cannot be used.
     fn prepare(&mut self) -> Result<(), ConnectorError>;
 
-    /// Makes the destination what it was at a checkpoint, before any task runs: commits what
-    /// belongs to it, as that may not have been done, and removes what came later.
+    /// Makes the destination what it was at a checkpoint or savepoint, before any task runs: commits
+    /// what belongs to it, as that may not have been done, and removes what came later. Idempotent.
     ///
     /// # Errors
     /// Returns an error if the destination is not this job's, or cannot be brought there.
     fn recover(&mut self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError>;
 
-    /// Makes committables visible: of a completed checkpoint, or of all finished subtasks. Idempotent.
+    /// Makes committables visible: of a completed checkpoint, or of all finished subtasks. Each may
+    /// be given several times, and is made visible once.
     ///
     /// # Errors
     /// Returns an error if one cannot be made visible.
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError>;
 
-    /// Removes what unfinished attempts left behind.
+    /// Removes what unfinished attempts left behind, and gives the destination free. Nothing that
+    /// was prepared may be missed by a checkpoint that will be restored here.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
     fn abort(&mut self) -> Result<(), ConnectorError>;
+
+    /// The job has finished and all of it is committed: gives the destination free.
+    ///
+    /// # Errors
+    /// Returns an error if that cannot be done.
+    fn release(&mut self) -> Result<(), ConnectorError> {
+        Ok(())
+    }
 }
 
 /// What a writer is given.
@@ -755,3 +777,6 @@ pub type Block = Bytes;
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod position_tests;

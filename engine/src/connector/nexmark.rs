@@ -18,10 +18,11 @@ use nexmark::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ConnectorError, ReaderContext, ReaderOutput, RejectedRow, Role, SourceReader, SourceSplit, Verdict,
+    ConnectorError, ReaderContext, ReaderOutput, RejectedRow, RestoredSource, Role, SourceReader, SourceSplit, Verdict,
+    encoding,
     options::{Options, record_type_error},
     rate_limiter::RateLimiter,
-    split_queue::SplitQueue,
+    split_queue::{Replayable, SplitQueue},
 };
 use crate::{
     base::{
@@ -84,18 +85,91 @@ impl NexmarkOptions {
 }
 
 /// Every `step`th event from `first` on.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-struct EventSplit {
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+struct Stride {
     first: u64,
     step: u64,
+    /// Exclusive; none: to the end of the source.
+    end: Option<u64>,
+}
+
+impl Stride {
+    fn is_empty(&self) -> bool {
+        self.end.is_some_and(|end| end <= self.first)
+    }
+}
+
+/// What one subtask generates, in the order of the events.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+struct EventSplit {
+    /// That of the subtasks of a former parallelism, up to where the furthest of them was, and
+    /// what follows.
+    strides: Vec<Stride>,
+}
+
+impl EventSplit {
+    fn encode(&self) -> SourceSplit {
+        SourceSplit(encoding::encode(self))
+    }
+
+    fn decode(split: &SourceSplit) -> Result<Self, ConnectorError> {
+        const WHAT: &str = "a split of a Nexmark source";
+        let decoded: Self = encoding::decode(&split.0, WHAT)?;
+        match decoded.strides.iter().any(|stride| stride.step == 0) {
+            true => Err(ConnectorError::Damaged(WHAT)),
+            false => Ok(decoded),
+        }
+    }
 }
 
 /// Deals the events in turn, so that all subtasks are at the same event time.
-pub(super) fn enumerator(parallelism: u32) -> SplitQueue {
-    SplitQueue::new((0..parallelism).map(|subtask_index| {
-        let split = EventSplit { first: u64::from(subtask_index), step: u64::from(parallelism) };
-        (subtask_index, SourceSplit(postcard::to_allocvec(&split).expect("a split is plain data")))
-    }))
+///
+/// # Errors
+/// Returns an error if what is restored is damaged.
+pub(super) fn enumerator(parallelism: u32, restored: Option<RestoredSource>) -> Result<SplitQueue, ConnectorError> {
+    let splits = match restored {
+        None => deal_from(0, parallelism),
+        Some(restored) => {
+            let state = SplitQueue::decode(&restored.enumerator)?;
+            let mut splits = Vec::new();
+            for (subtask, split) in state.splits.into_iter().chain(restored.splits) {
+                splits.push((subtask, EventSplit::decode(&split)?));
+            }
+            if state.parallelism != parallelism {
+                let strides = splits.into_iter().flat_map(|(_, split)| split.strides).collect();
+                splits = deal_again(strides, parallelism);
+            }
+            splits
+        }
+    };
+    let splits = splits.into_iter().map(|(subtask, split)| (subtask, split.encode()));
+    Ok(SplitQueue::new(parallelism, splits, Replayable::Yes))
+}
+
+/// All events from one on, in turn.
+fn deal_from(first: u64, parallelism: u32) -> Vec<(u32, EventSplit)> {
+    let stride = |subtask| Stride { first: first + u64::from(subtask), step: u64::from(parallelism), end: None };
+    (0..parallelism).map(|subtask| (subtask, EventSplit { strides: vec![stride(subtask)] })).collect()
+}
+
+/// What subtasks of another parallelism have left. Where all of them have something left from
+/// one event on, that is dealt as from the beginning; else their strides are dealt whole.
+fn deal_again(mut strides: Vec<Stride>, parallelism: u32) -> Vec<(u32, EventSplit)> {
+    let endless = || strides.iter().filter(|stride| stride.end.is_none());
+    let count = endless().count() as u64;
+    let furthest = endless().map(|stride| stride.first).max();
+    let mut splits: Vec<_> = (0..parallelism).map(|subtask| (subtask, EventSplit::default())).collect();
+    if let Some(first) = furthest.filter(|_| endless().all(|stride| stride.step == count)) {
+        strides.iter_mut().for_each(|stride| stride.end = stride.end.or(Some(first)));
+        splits = deal_from(first, parallelism);
+    }
+    strides.retain(|stride| !stride.is_empty());
+    strides.sort_unstable();
+    for (index, stride) in strides.into_iter().enumerate() {
+        splits[index % parallelism as usize].1.strides.push(stride);
+    }
+    splits.retain(|(_, split)| !split.strides.is_empty());
+    splits
 }
 
 /// A field of an event.
@@ -312,14 +386,24 @@ pub(super) struct NexmarkReader {
     context: ReaderContext,
     projection: Projection,
     limiter: RateLimiter,
-    open: Option<OpenSplit>,
+    /// None of them has ended; empty: a split is needed.
+    open: Vec<OpenStride>,
 }
 
-struct OpenSplit {
+struct OpenStride {
     generator: EventGenerator,
-    /// Number of the next event, zero-based.
-    next: u64,
-    step: u64,
+    /// From the next event on, whose number is zero-based.
+    left: Stride,
+}
+
+impl OpenStride {
+    /// The stride whose next event comes first, of those that are not empty.
+    fn earliest(open: &mut [Self]) -> Option<&mut Self> {
+        match open {
+            [one] => Some(one),
+            many => many.iter_mut().min_by_key(|stride| stride.left.first),
+        }
+    }
 }
 
 impl NexmarkReader {
@@ -331,34 +415,24 @@ impl NexmarkReader {
         let projection =
             Projection::new(&context.record_type).map_err(|problem| record_type_error(spec, Role::Source, problem))?;
         let limiter = RateLimiter::new(options.rate, context.parallelism, context.clock.clone());
-        Ok(Self { options: options.clone(), context, projection, limiter, open: None })
+        Ok(Self { options: options.clone(), context, projection, limiter, open: Vec::new() })
     }
 }
 
 impl SourceReader for NexmarkReader {
-    fn snapshot(&mut self) -> Vec<SourceSplit> {
-        todo!("connector helper")
-    }
-
     fn add_split(&mut self, split: SourceSplit) -> Result<(), ConnectorError> {
-        let damaged = ConnectorError::Damaged("a split of a Nexmark source");
-        let split: EventSplit = match postcard::from_bytes(&split.0) {
-            Ok(split) => split,
-            Err(_) => return Err(damaged),
-        };
-        if split.step == 0 {
-            return Err(damaged);
+        let events = self.options.events;
+        for mut left in EventSplit::decode(&split)?.strides {
+            left.end = left.end.into_iter().chain(events).min();
+            let generator = self.options.generator().with_offset(left.first).with_step(left.step);
+            self.open.push(OpenStride { generator, left });
         }
-        let generator = self.options.generator().with_offset(split.first).with_step(split.step);
-        self.open = Some(OpenSplit { generator, next: split.first, step: split.step });
         Ok(())
     }
 
     fn poll(&mut self, max_bytes: usize) -> Result<ReaderOutput, ConnectorError> {
-        let Some(open) = &mut self.open else { return Ok(ReaderOutput::NeedSplit) };
-        let events = self.options.events.unwrap_or(u64::MAX);
-        if events <= open.next {
-            self.open = None;
+        self.open.retain(|stride| !stride.left.is_empty());
+        if self.open.is_empty() {
             return Ok(ReaderOutput::NeedSplit);
         }
         let rows_max = match self.limiter.available() {
@@ -367,10 +441,14 @@ impl SourceReader for NexmarkReader {
         };
         let mut data = Vec::with_capacity(max_bytes);
         let mut count = 0;
-        while u64::from(count) < rows_max && data.len() < max_bytes && open.next < events {
-            let Some(event) = open.generator.next() else { break };
-            let number = open.next;
-            open.next = number.saturating_add(open.step);
+        while u64::from(count) < rows_max
+            && data.len() < max_bytes
+            && let Some(OpenStride { generator, left }) = OpenStride::earliest(&mut self.open)
+            && !left.is_empty()
+            && let Some(event) = generator.next()
+        {
+            let number = left.first;
+            left.first = number.saturating_add(left.step);
             match self.projection.append(&event, &mut data) {
                 Ok(()) => count += 1,
                 Err(message) => {
@@ -395,9 +473,17 @@ impl SourceReader for NexmarkReader {
         Ok(ReaderOutput::Records(RecordBatch { kind, count, data: data.into() }))
     }
 
+    fn snapshot(&mut self) -> Vec<SourceSplit> {
+        // The end of the source is no end of the stride: restored, it may have more events.
+        let end = |left: &Stride| left.end.filter(|end| Some(*end) != self.options.events);
+        let left = self.open.iter().map(|stride| Stride { end: end(&stride.left), ..stride.left });
+        let split = EventSplit { strides: left.collect() };
+        if split.strides.is_empty() { Vec::new() } else { vec![split.encode()] }
+    }
+
     fn position(&self) -> String {
-        match &self.open {
-            Some(open) => format!("Nexmark event {}", open.next),
+        match self.open.iter().map(|stride| stride.left.first).min() {
+            Some(next) => format!("Nexmark event {next}"),
             None => "Nexmark source without a split".to_owned(),
         }
     }

@@ -1,6 +1,7 @@
 //! Prints rows on standard output or standard error, as Flink's print sink does:
 //! `3> text` from the third of several subtasks, `words:3> text` with a prefix,
 //! `words> text` from a single subtask with one.
+//! Rows are printed as they come: those of the time since the last checkpoint come again after a restart.
 
 use std::{
     io::{self, Write},
@@ -8,7 +9,10 @@ use std::{
 };
 
 use super::{Committable, ConnectorError, Role, SinkWriter, WriterContext, options::Options, text_rows::TextRows};
-use crate::{base::stream_element::RecordBatch, graph::stream_graph::ConnectorSpec};
+use crate::{
+    base::stream_element::{CheckpointId, RecordBatch},
+    graph::stream_graph::ConnectorSpec,
+};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stream {
@@ -67,13 +71,6 @@ fn print(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 }
 
 impl SinkWriter for PrintWriter {
-    fn prepare_commit(
-        &mut self,
-        _checkpoint_id: crate::base::stream_element::CheckpointId,
-    ) -> Result<Vec<Committable>, ConnectorError> {
-        todo!("connector helper")
-    }
-
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.buffer.clear();
         if self.prefix.is_empty() {
@@ -90,6 +87,11 @@ impl SinkWriter for PrintWriter {
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         Ok(())
+    }
+
+    fn prepare_commit(&mut self, _checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError> {
+        self.flush()?;
+        Ok(Vec::new())
     }
 
     fn finish(&mut self) -> Result<Vec<Committable>, ConnectorError> {

@@ -6,7 +6,6 @@
 
 use std::{collections::VecDeque, mem};
 
-use bytes::Bytes;
 use engine_rows::{
     csv::CsvReader,
     descriptor::TypeDescriptor,
@@ -22,6 +21,8 @@ use crate::{
 
 /// Options of every source that reads text.
 pub(super) const FORMAT_OPTIONS: [&str; 3] = ["format", "csv-delimiter", "csv-header"];
+
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Room for the row that makes a batch full: without it, most batches would be copied to
 /// twice the room for their last row.
@@ -92,19 +93,57 @@ pub(super) struct RecordDecoder {
     lines_before_batch: u64,
     /// For each line of the last batch that gave no row: the number of rows before it.
     gaps: Vec<u32>,
-    /// For each line that was taken out of the undecoded text: the number of lines
-    /// before it that are left there.
-    removed: VecDeque<u64>,
+    /// Lines that were taken out of the undecoded text.
+    removed: VecDeque<Removed>,
+}
+
+/// A line that was taken out of the text that is still to be decoded.
+#[derive(Debug)]
+struct Removed {
+    /// Lines before it that are left there.
+    lines_before: u64,
+    /// Its length, its end included.
+    bytes: u64,
 }
 
 #[derive(Debug)]
 enum Kind {
     /// Lines that are handed on.
-    Text(Bytes),
+    Text(Unsplit),
     /// As [`Kind::Text`], but not of UTF-8: each line becomes a row.
-    Bytes(Bytes),
+    Bytes(Unsplit),
     Json(Box<JsonReader>, Undecoded),
     Csv(Box<CsvReader>, Undecoded),
+}
+
+/// Lines as they were read, each ended by `\n`, but for those that were refused; taken up to `at`.
+#[derive(Debug, Default)]
+struct Unsplit {
+    lines: Vec<u8>,
+    at: usize,
+    /// Offset of the first line that was not taken, a refused one included, in the file or stream.
+    offset: u64,
+}
+
+impl Unsplit {
+    fn is_empty(&self) -> bool {
+        self.at == self.lines.len()
+    }
+
+    /// Takes whole lines. All of them, as is usual, are not copied.
+    fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let end = self.at + bytes;
+        if self.at == 0 && end == self.lines.len() {
+            return mem::take(&mut self.lines);
+        }
+        let taken = self.lines[self.at..end].to_vec();
+        self.at = end;
+        if self.is_empty() {
+            self.lines = Vec::new();
+            self.at = 0;
+        }
+        taken
+    }
 }
 
 /// Lines of UTF-8, each ended by `\n`, decoded up to `at`.
@@ -114,6 +153,16 @@ struct Undecoded {
     at: usize,
     /// Offset of the text in the file or stream.
     offset: u64,
+}
+
+impl Undecoded {
+    fn next_offset(&self) -> u64 {
+        // The byte order mark belongs to the first line.
+        if self.offset == 0 && self.at == BYTE_ORDER_MARK.len_utf8() && self.text.starts_with(BYTE_ORDER_MARK) {
+            return 0;
+        }
+        self.offset + self.at as u64
+    }
 }
 
 impl RecordDecoder {
@@ -133,8 +182,8 @@ impl RecordDecoder {
         let descriptor = TypeDescriptor::parse(record_type).map_err(|parse| error(parse.to_string()))?;
         let unsupported = |problem: UnsupportedType| error(problem.to_string());
         let kind = match (format, &descriptor) {
-            (Format::Lines, TypeDescriptor::String) => Kind::Text(Bytes::new()),
-            (Format::Lines, TypeDescriptor::Bytes) => Kind::Bytes(Bytes::new()),
+            (Format::Lines, TypeDescriptor::String) => Kind::Text(Unsplit::default()),
+            (Format::Lines, TypeDescriptor::Bytes) => Kind::Bytes(Unsplit::default()),
             (Format::Lines, _) => {
                 return Err(error(format!("lines are text, but the records are {record_type}: set it to json or csv")));
             }
@@ -211,6 +260,17 @@ impl RecordDecoder {
         }
     }
 
+    /// Offset of the first line that was not decoded, in the file or stream; none: all were.
+    pub(super) fn next_offset(&self) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        match &self.kind {
+            Kind::Text(unsplit) | Kind::Bytes(unsplit) => Some(unsplit.offset),
+            Kind::Json(_, undecoded) | Kind::Csv(_, undecoded) => Some(undecoded.next_offset()),
+        }
+    }
+
     /// The buffer of a block that was decoded, if it was not handed on.
     pub(super) fn take_buffer(&mut self) -> Vec<u8> {
         match &mut self.kind {
@@ -251,18 +311,22 @@ impl RecordDecoder {
         match &mut self.kind {
             Kind::Text(block) | Kind::Bytes(block) => {
                 // No line can be longer than the block, so only long blocks are walked over.
+                block.offset = offset;
                 let is_bad = self.row_bytes_max < lines.len() || (is_text && std::str::from_utf8(&lines).is_err());
                 if is_bad {
                     let lines_before = self.lines;
                     let removed = &mut self.removed;
+                    let read = &lines[..];
                     let judge = |line: &[u8]| {
                         if self.row_bytes_max < line.len() {
                             return Some(too_long("line", self.row_bytes_max));
                         }
                         std::str::from_utf8(line).err().filter(|_| is_text).map(|error| bad_utf8_message(&error))
                     };
-                    lines = without_bad(&lines, &judge, &mut |index, at, line, message| {
-                        removed.push_back(index - removed.len() as u64);
+                    let kept = without_bad(read, &judge, &mut |index, at, line, message| {
+                        let line_end = memchr::memchr(b'\n', &read[at..]).map_or(read.len() - at, |end| end + 1);
+                        let left_before = index - removed.len() as u64;
+                        removed.push_back(Removed { lines_before: left_before, bytes: line_end as u64 });
                         refuse(Refused {
                             offset: offset + at as u64,
                             lines_before: lines_before + index,
@@ -271,9 +335,10 @@ impl RecordDecoder {
                             is_header: false,
                         })
                     })?;
+                    lines = kept;
                 }
-                normalize_line_ends(&mut lines);
-                *block = lines.into();
+                block.lines = lines;
+                block.at = 0;
             }
             Kind::Json(_, undecoded) | Kind::Csv(_, undecoded) => {
                 let text = match String::from_utf8(lines) {
@@ -292,7 +357,8 @@ impl RecordDecoder {
                     }
                 };
                 // A byte order mark is no part of the first line.
-                let at = if offset == 0 && text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+                let has_mark = offset == 0 && text.starts_with(BYTE_ORDER_MARK);
+                let at = if has_mark { BYTE_ORDER_MARK.len_utf8() } else { 0 };
                 *undecoded = Undecoded { text, at, offset };
             }
         }
@@ -313,18 +379,19 @@ impl RecordDecoder {
         let row_bytes_max = self.row_bytes_max;
         match &mut self.kind {
             Kind::Text(block) | Kind::Bytes(block) => {
-                let (count, cut) = leading_lines(block, rows_max);
+                let (count, cut) = leading_lines(&block.lines[block.at..], rows_max);
+                block.offset += cut as u64;
                 // A line that was taken out behind the last row of the batch belongs to it too.
-                while let Some(rows_before) = self.removed.front().copied().filter(|before| *before <= u64::from(count))
-                {
-                    self.removed.pop_front();
-                    self.gaps.push(u32::try_from(rows_before).expect("at most the batch's count"));
+                while let Some(removed) = self.removed.pop_front_if(|line| line.lines_before <= u64::from(count)) {
+                    block.offset += removed.bytes;
+                    self.gaps.push(u32::try_from(removed.lines_before).expect("at most the batch's count"));
                 }
-                self.removed.iter_mut().for_each(|rows_before| *rows_before -= u64::from(count));
+                self.removed.iter_mut().for_each(|removed| removed.lines_before -= u64::from(count));
                 self.lines += u64::from(count) + self.gaps.len() as u64;
-                let taken = block.split_to(cut);
+                let mut taken = block.take(cut);
+                normalize_line_ends(&mut taken);
                 if is_text {
-                    return Ok(RecordBatch { kind: BatchKind::Lines, count, data: taken });
+                    return Ok(RecordBatch { kind: BatchKind::Lines, count, data: taken.into() });
                 }
                 let mut data = Vec::new();
                 for line in taken.split_inclusive(|byte| *byte == b'\n') {
@@ -468,7 +535,7 @@ fn decode_text(
 
 fn set_header(reader: &mut CsvReader, line: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(line).map_err(|error| bad_utf8_message(&error))?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     reader.set_header(text.strip_suffix('\r').unwrap_or(text)).map_err(|error| error.to_string())
 }

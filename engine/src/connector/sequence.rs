@@ -8,7 +8,8 @@ use engine_rows::row::{self, HEADER_BYTES, NO_TIMESTAMP};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ConnectorError, ReaderContext, ReaderOutput, Role, SourceReader, SourceSplit, SplitAssignment, SplitEnumerator,
+    ConnectorError, ReaderContext, ReaderOutput, RestoredSource, Role, SourceReader, SourceSplit, SplitAssignment,
+    SplitEnumerator, encoding,
     options::{Options, record_type_error},
     rate_limiter::RateLimiter,
 };
@@ -59,13 +60,33 @@ struct Range {
     to: i64,
 }
 
+impl Range {
+    fn encode(self) -> SourceSplit {
+        SourceSplit(encoding::encode(&self))
+    }
+
+    fn decode(split: &SourceSplit) -> Result<Self, ConnectorError> {
+        encoding::decode(&split.0, "a split of a sequence source")
+    }
+}
+
 /// Deals ranges in ascending order.
 pub(super) struct SequenceEnumerator {
     /// The first number that was not dealt; may lie behind the last `i64`.
     next: i128,
     to: i64,
     range: i128,
-    returned: VecDeque<SourceSplit>,
+    parallelism: u32,
+    /// Dealt before, with the subtask that alone is dealt it again, if one is.
+    returned: VecDeque<(Option<u32>, SourceSplit)>,
+}
+
+/// What an enumerator writes into a checkpoint.
+#[derive(Debug, Deserialize, Serialize)]
+struct EnumeratorState {
+    parallelism: u32,
+    next: i128,
+    returned: Vec<(Option<u32>, SourceSplit)>,
 }
 
 impl SequenceEnumerator {
@@ -74,17 +95,36 @@ impl SequenceEnumerator {
         let subtasks = i128::from(parallelism.max(1));
         // A rate is shared, so that each subtask should have its part of the numbers.
         let range = ((numbers + subtasks - 1) / subtasks).clamp(1, RANGE_MAX);
-        Self { next: options.from.into(), to: options.to, range, returned: VecDeque::new() }
+        Self { next: options.from.into(), to: options.to, range, parallelism, returned: VecDeque::new() }
+    }
+
+    /// Goes on from where another one stood.
+    ///
+    /// # Errors
+    /// Returns an error if what is restored is damaged.
+    pub(super) fn restore(&mut self, restored: RestoredSource) -> Result<(), ConnectorError> {
+        let state: EnumeratorState = encoding::decode(&restored.enumerator, "the state of a sequence source")?;
+        self.next = state.next;
+        let held = restored.splits.into_iter().map(|(subtask, split)| (Some(subtask), split));
+        let mut returned: Vec<_> = state.returned.into_iter().chain(held).collect();
+        if state.parallelism != self.parallelism {
+            let mut ranges = Vec::with_capacity(returned.len());
+            for (_, split) in returned {
+                ranges.push((Range::decode(&split)?.from, split));
+            }
+            ranges.sort_by_key(|(from, _)| *from);
+            returned = ranges.into_iter().map(|(_, split)| (None, split)).collect();
+        }
+        self.returned = returned.into();
+        Ok(())
     }
 }
 
 impl SplitEnumerator for SequenceEnumerator {
-    fn snapshot(&self) -> Vec<u8> {
-        todo!("connector helper")
-    }
-
-    fn next_split(&mut self, _subtask_index: u32) -> Result<SplitAssignment, ConnectorError> {
-        if let Some(split) = self.returned.pop_front() {
+    fn next_split(&mut self, subtask_index: u32) -> Result<SplitAssignment, ConnectorError> {
+        let place = |owner| self.returned.iter().position(|(subtask, _)| *subtask == owner);
+        let returned = place(Some(subtask_index)).or_else(|| place(None));
+        if let Some((_, split)) = returned.and_then(|place| self.returned.remove(place)) {
             return Ok(SplitAssignment::Split(split));
         }
         let Ok(from) = i64::try_from(self.next) else { return Ok(SplitAssignment::NoMoreSplits) };
@@ -93,12 +133,19 @@ impl SplitEnumerator for SequenceEnumerator {
         }
         let to = i64::try_from(self.next + self.range - 1).map_or(self.to, |to| to.min(self.to));
         self.next = i128::from(to) + 1;
-        let range = Range { from, to };
-        Ok(SplitAssignment::Split(SourceSplit(postcard::to_allocvec(&range).expect("a range is plain data"))))
+        Ok(SplitAssignment::Split(Range { from, to }.encode()))
     }
 
-    fn add_splits_back(&mut self, _subtask_index: u32, splits: Vec<SourceSplit>) {
-        self.returned.extend(splits);
+    fn add_splits_back(&mut self, subtask_index: u32, splits: Vec<SourceSplit>) {
+        self.returned.extend(splits.into_iter().map(|split| (Some(subtask_index), split)));
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        encoding::encode(&EnumeratorState {
+            parallelism: self.parallelism,
+            next: self.next,
+            returned: self.returned.iter().cloned().collect(),
+        })
     }
 }
 
@@ -124,13 +171,8 @@ impl SequenceReader {
 }
 
 impl SourceReader for SequenceReader {
-    fn snapshot(&mut self) -> Vec<SourceSplit> {
-        todo!("connector helper")
-    }
-
     fn add_split(&mut self, split: SourceSplit) -> Result<(), ConnectorError> {
-        let range: Range =
-            postcard::from_bytes(&split.0).map_err(|_| ConnectorError::Damaged("a split of a sequence source"))?;
+        let range = Range::decode(&split)?;
         self.range = (range.from <= range.to).then_some(range);
         Ok(())
     }
@@ -154,6 +196,10 @@ impl SourceReader for SequenceReader {
         self.limiter.take(count);
         let data = mem::take(&mut data).into();
         Ok(ReaderOutput::Records(RecordBatch { kind: BatchKind::Rows, count, data }))
+    }
+
+    fn snapshot(&mut self) -> Vec<SourceSplit> {
+        self.range.iter().map(|range| range.encode()).collect()
     }
 
     fn position(&self) -> String {

@@ -1,5 +1,5 @@
 //! Text over TCP: a source that connects and reads lines, and a sink that
-//! connects and writes them.
+//! connects and writes them. What was sent before a failure is sent again after a restart.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -15,7 +15,10 @@ use super::{
     Committable, ConnectorError, Permissions, RejectWrite, Role, SinkWriter, WriterContext, options::Options,
     text_rows::TextRows,
 };
-use crate::{base::stream_element::RecordBatch, graph::stream_graph::ConnectorSpec};
+use crate::{
+    base::stream_element::{CheckpointId, RecordBatch},
+    graph::stream_graph::ConnectorSpec,
+};
 
 /// How long the other side may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -128,13 +131,6 @@ impl SocketWriter {
 }
 
 impl SinkWriter for SocketWriter {
-    fn prepare_commit(
-        &mut self,
-        _checkpoint_id: crate::base::stream_element::CheckpointId,
-    ) -> Result<Vec<Committable>, ConnectorError> {
-        todo!("connector helper")
-    }
-
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.rows.append_lines(batch, &mut self.buffer, &mut *self.reject)?;
         if self.buffer.len() < BUFFER_BYTES {
@@ -145,6 +141,11 @@ impl SinkWriter for SocketWriter {
 
     fn flush(&mut self) -> Result<(), ConnectorError> {
         self.send()
+    }
+
+    fn prepare_commit(&mut self, _checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError> {
+        self.flush()?;
+        Ok(Vec::new())
     }
 
     fn finish(&mut self) -> Result<Vec<Committable>, ConnectorError> {

@@ -20,13 +20,15 @@ use std::{
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 
 use super::{
-    ConnectorError, Permissions, ReaderContext, ReaderOutput, RejectedRow, Role, SourceReader, SourceSplit, Verdict,
+    ConnectorError, Permissions, ReaderContext, ReaderOutput, RejectedRow, RestoredSource, Role, SourceReader,
+    SourceSplit, Verdict,
     line_blocks::{Block, LineBlocks},
     line_position,
     options::Options,
     rate_limiter::RateLimiter,
     record_decoder::{FORMAT_OPTIONS, Format, RecordDecoder, Refused},
     socket::{SocketBytes, net_error, parse_address},
+    split_queue::{Replayable, SplitQueue},
 };
 use crate::graph::stream_graph::ConnectorSpec;
 
@@ -101,6 +103,19 @@ impl Origin {
 struct Failure {
     action: &'static str,
     source: io::Error,
+}
+
+/// One subtask reads all; its split says nothing more. A stream that had ended is not opened again.
+///
+/// # Errors
+/// Returns an error if what is restored is damaged.
+pub(super) fn enumerator(parallelism: u32, restored: Option<&RestoredSource>) -> Result<SplitQueue, ConnectorError> {
+    let has_ended = match restored {
+        None => false,
+        Some(restored) => restored.splits.is_empty() && SplitQueue::decode(&restored.enumerator)?.splits.is_empty(),
+    };
+    let split = (!has_ended).then(|| (0, SourceSplit(Vec::new())));
+    Ok(SplitQueue::new(parallelism, split, Replayable::No))
 }
 
 /// See the [module](self).
@@ -204,10 +219,6 @@ fn refuse(
 }
 
 impl SourceReader for StreamReader {
-    fn snapshot(&mut self) -> Vec<SourceSplit> {
-        todo!("connector helper")
-    }
-
     fn add_split(&mut self, _split: SourceSplit) -> Result<(), ConnectorError> {
         self.decoder.begin(true);
         let line_bytes_max = self.decoder.line_bytes_max();
@@ -260,6 +271,11 @@ impl SourceReader for StreamReader {
             return Ok(ReaderOutput::Idle(Duration::ZERO));
         }
         Ok(ReaderOutput::Records(batch))
+    }
+
+    /// The split says that there may be more: what was read so far is not read again.
+    fn snapshot(&mut self) -> Vec<SourceSplit> {
+        self.open.iter().map(|_| SourceSplit(Vec::new())).collect()
     }
 
     fn position(&self) -> String {

@@ -12,174 +12,324 @@ use std::{
     sync::Arc,
 };
 
-use super::{Compression, DealtFiles, FILES_PER_SPLIT_MAX, FileSourceOptions, FileSplit, ReadOrder, listing::Listing};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Compression, DealtFiles, FILES_PER_SPLIT_MAX, FileLeft, FileSourceOptions, FileSplit, ListedFile, ReadOrder,
+    listing::Listing,
+};
 use crate::{
     base::clock::{Clock, Timestamp},
-    connector::{ConnectorError, Permissions, SourceSplit, SplitAssignment, SplitEnumerator},
+    connector::{ConnectorError, Permissions, RestoredSource, SourceSplit, SplitAssignment, SplitEnumerator, encoding},
 };
+
+const STATE: &str = "the state of a file source";
 
 /// See the [module](self).
 pub(in crate::connector) struct FileEnumerator {
     options: FileSourceOptions,
+    parallelism: u32,
     listing: Listing,
     permissions: Arc<Permissions>,
     clock: Clock,
     dealing: Dealing,
-    /// Dealt to subtasks that failed; with the subtask.
+    /// Dealt before, to subtasks that failed or stopped; with the subtask, to which alone they
+    /// are dealt again: it had come further in event time than others may have.
     returned: VecDeque<(u32, SourceSplit)>,
     /// All files ever listed, if the directory is watched.
     known: HashSet<PathBuf>,
+    /// Number of the next file that is listed.
+    next_number: u64,
     listed: Timestamp,
+}
+
+/// What an enumerator writes into a checkpoint.
+#[derive(Debug, Deserialize, Serialize)]
+struct EnumeratorState {
+    parallelism: u32,
+    shape: Shape,
+    /// What was not dealt, by queue or subtask.
+    queues: Vec<Vec<FileLeft>>,
+    returned: Vec<(u32, SourceSplit)>,
+    /// All files ever listed, if the directory is watched; sorted.
+    known: Vec<String>,
+    next_number: u64,
+}
+
+impl EnumeratorState {
+    fn is_consistent(&self) -> bool {
+        let (queues, parallelism) = (self.queues.len(), self.parallelism as usize);
+        match self.shape {
+            Shape::InOrder => queues == 1,
+            Shape::FileForSubtasks => 0 < queues && queues < parallelism,
+            Shape::FilesOfSubtask => queues == parallelism,
+        }
+    }
+}
+
+/// How files are dealt.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+enum Shape {
+    /// One queue, from which all subtasks take chunks.
+    InOrder,
+    /// A queue for each file; subtask i takes chunks from queue i mod their number.
+    FileForSubtasks,
+    /// A queue for each subtask.
+    FilesOfSubtask,
 }
 
 /// Listed and not yet dealt.
 enum Dealing {
-    /// Subtask i takes from queue i mod their number.
-    Chunks(Vec<ChunkQueue>),
+    Chunks {
+        queues: Vec<ChunkQueue>,
+        shape: Shape,
+    },
     /// The files of each subtask.
-    SideBySide { files: Vec<VecDeque<PathBuf>>, next: usize },
+    SideBySide(Vec<VecDeque<FileLeft>>),
 }
 
 /// Files that are dealt in chunks, one after the other.
 struct ChunkQueue {
-    files: VecDeque<PathBuf>,
+    files: VecDeque<FileLeft>,
     /// The file that is being dealt, from its next chunk on.
-    current: Option<FileSplit>,
+    current: Option<CurrentFile>,
     /// Subtasks that take from the queue.
     subtasks: u32,
 }
 
+struct CurrentFile {
+    left: FileSplit,
+    chunk_bytes: u64,
+}
+
 impl FileEnumerator {
-    /// Lists the files, so that a path that names nothing fails at once.
+    /// Lists the files, so that a path that names nothing fails at once. What is restored was
+    /// listed before: only a watched directory is looked at again.
     pub(in crate::connector) fn new(
         options: FileSourceOptions,
         parallelism: u32,
         permissions: Arc<Permissions>,
         clock: Clock,
+        restored: Option<RestoredSource>,
     ) -> Result<Self, ConnectorError> {
-        let listing = Listing::new(&options.path);
-        let files = listing.files(&permissions)?;
         let mut enumerator = Self {
-            dealing: Dealing::new(&options, files.len(), parallelism),
-            options,
-            listing,
-            permissions,
+            listing: Listing::new(&options.path),
+            dealing: Dealing::SideBySide(Vec::new()),
+            parallelism,
             listed: clock.now(),
             clock,
             returned: VecDeque::new(),
             known: HashSet::new(),
+            next_number: 0,
+            options,
+            permissions,
         };
-        enumerator.add_files(files);
+        match restored {
+            None => enumerator.list_first()?,
+            Some(restored) => enumerator.restore(restored)?,
+        }
         Ok(enumerator)
     }
 
-    fn add_files(&mut self, mut files: Vec<PathBuf>) {
+    fn list_first(&mut self) -> Result<(), ConnectorError> {
+        let files = self.listing.files(&self.permissions)?;
+        let watched = self.options.watch_interval.is_some();
+        let side_by_side = match self.options.read_order {
+            ReadOrder::InOrder => false,
+            ReadOrder::SideBySide => watched || !files.is_empty(),
+            ReadOrder::Auto => watched || 1 < files.len(),
+        };
+        let files = self.number(files);
+        self.dealing = Dealing::new(files, side_by_side, self.parallelism, watched);
+        Ok(())
+    }
+
+    fn restore(&mut self, restored: RestoredSource) -> Result<(), ConnectorError> {
+        let state: EnumeratorState = encoding::decode(&restored.enumerator, STATE)?;
+        if !state.is_consistent() {
+            return Err(ConnectorError::Damaged(STATE));
+        }
+        let watched = self.options.watch_interval.is_some();
+        self.known = state.known.into_iter().map(PathBuf::from).collect();
+        self.next_number = state.next_number;
+        let held = state.returned.into_iter().chain(restored.splits);
+        if state.parallelism == self.parallelism {
+            self.returned.extend(held);
+            self.dealing = Dealing::with_queues(state.shape, state.queues, self.parallelism);
+        } else {
+            let mut left: Vec<_> = state.queues.into_iter().flatten().collect();
+            for (_, split) in held {
+                left.extend(DealtFiles::decode(&split)?.into_files());
+            }
+            left.sort_by_key(FileLeft::order);
+            self.dealing = Dealing::new(left, state.shape != Shape::InOrder, self.parallelism, watched);
+        }
+        if watched {
+            self.list_again()?;
+        }
+        Ok(())
+    }
+
+    fn list_again(&mut self) -> Result<(), ConnectorError> {
+        self.listed = self.clock.now();
+        let files = self.listing.files(&self.permissions)?;
+        let files = self.number(files);
+        self.dealing.add_files(files);
+        Ok(())
+    }
+
+    /// Numbers the files that were not known.
+    fn number(&mut self, mut files: Vec<PathBuf>) -> Vec<FileLeft> {
         if self.options.watch_interval.is_some() {
             files.retain(|file| self.known.insert(file.clone()));
         }
-        self.dealing.add_files(files);
+        let mut number = |path: PathBuf| {
+            self.next_number += 1;
+            let path = path.into_os_string().into_string().expect("listing refuses names that are not UTF-8");
+            FileLeft::Whole(ListedFile { number: self.next_number - 1, path })
+        };
+        files.into_iter().map(&mut number).collect()
     }
 
     fn next(&mut self, subtask_index: u32) -> Result<Option<SourceSplit>, ConnectorError> {
-        let dealt = self.dealing.next(subtask_index, &self.options)?;
+        let dealt = self.dealing.next(subtask_index, &self.options, &self.permissions)?;
         Ok(dealt.map(|dealt| dealt.encode()))
     }
 }
 
 impl Dealing {
-    fn new(options: &FileSourceOptions, files: usize, parallelism: u32) -> Self {
-        let watched = options.watch_interval.is_some();
-        let side_by_side = match options.read_order {
-            ReadOrder::InOrder => false,
-            ReadOrder::SideBySide => watched || 0 < files,
-            ReadOrder::Auto => watched || 1 < files,
-        };
-        let queue = |subtasks| ChunkQueue { files: VecDeque::new(), current: None, subtasks };
+    /// Deals files, which stand in their order, to so many subtasks.
+    fn new(left: Vec<FileLeft>, side_by_side: bool, parallelism: u32, watched: bool) -> Self {
         if !side_by_side {
-            return Self::Chunks(vec![queue(parallelism)]);
+            return Self::with_queues(Shape::InOrder, vec![left], parallelism);
         }
-        match u32::try_from(files) {
-            Ok(files) if files < parallelism && !watched => {
-                let subtasks = |index| parallelism / files + u32::from(index < parallelism % files);
-                Self::Chunks((0..files).map(|index| queue(subtasks(index))).collect())
+        // What is left of one file may be in several parts.
+        let files: Vec<_> = left.chunk_by(|one, other| one.path() == other.path()).map(<[_]>::to_vec).collect();
+        if !watched && !files.is_empty() && files.len() < parallelism as usize {
+            return Self::with_queues(Shape::FileForSubtasks, files, parallelism);
+        }
+        let mut queues = vec![Vec::new(); parallelism as usize];
+        left.into_iter().enumerate().for_each(|(index, file)| queues[index % parallelism as usize].push(file));
+        Self::with_queues(Shape::FilesOfSubtask, queues, parallelism)
+    }
+
+    fn with_queues(shape: Shape, queues: Vec<Vec<FileLeft>>, parallelism: u32) -> Self {
+        let count = u32::try_from(queues.len()).expect("at most one for each subtask").max(1);
+        match shape {
+            Shape::FilesOfSubtask => Self::SideBySide(queues.into_iter().map(VecDeque::from).collect()),
+            Shape::InOrder | Shape::FileForSubtasks => {
+                let subtasks = |index| parallelism / count + u32::from(index < parallelism % count);
+                let queue = |(index, files): (u32, Vec<_>)| ChunkQueue {
+                    files: files.into(),
+                    current: None,
+                    subtasks: subtasks(index),
+                };
+                Self::Chunks { queues: (0..).zip(queues).map(queue).collect(), shape }
             }
-            _ => Self::SideBySide { files: vec![VecDeque::new(); parallelism as usize], next: 0 },
         }
     }
 
-    fn add_files(&mut self, added: Vec<PathBuf>) {
-        match self {
-            Self::Chunks(queues) => {
-                let count = queues.len();
-                added.into_iter().enumerate().for_each(|(index, file)| queues[index % count].files.push_back(file));
-            }
-            Self::SideBySide { files, next } => {
-                let count = files.len();
-                for file in added {
-                    files[*next % count].push_back(file);
-                    *next += 1;
+    /// New files go to the subtasks in turn, by their numbers.
+    fn add_files(&mut self, added: Vec<FileLeft>) {
+        for file in added {
+            let number = usize::try_from(file.order().0).unwrap_or(usize::MAX);
+            match self {
+                Self::Chunks { queues, .. } => {
+                    let count = queues.len();
+                    queues[number % count].files.push_back(file);
+                }
+                Self::SideBySide(files) => {
+                    let count = files.len();
+                    files[number % count].push_back(file);
                 }
             }
         }
     }
 
-    fn next(&mut self, subtask: u32, options: &FileSourceOptions) -> Result<Option<DealtFiles>, ConnectorError> {
+    fn next(
+        &mut self,
+        subtask: u32,
+        options: &FileSourceOptions,
+        permissions: &Permissions,
+    ) -> Result<Option<DealtFiles>, ConnectorError> {
         match self {
-            Self::Chunks(queues) => {
+            Self::Chunks { queues, .. } => {
                 let queue = subtask as usize % queues.len();
-                Ok(queues[queue].next_chunk(options)?.map(DealtFiles::Chunk))
+                Ok(queues[queue].next_chunk(options, permissions)?.map(DealtFiles::Chunk))
             }
-            Self::SideBySide { files, .. } => {
+            Self::SideBySide(files) => {
                 let files = &mut files[subtask as usize];
                 if files.is_empty() {
                     return Ok(None);
                 }
-                let dealt = files.drain(..files.len().min(FILES_PER_SPLIT_MAX));
-                let text = |path: PathBuf| path.into_os_string().into_string();
-                let paths = dealt.map(|path| text(path).expect("listing refuses names that are not UTF-8"));
-                Ok(Some(DealtFiles::SideBySide { paths: paths.collect(), more: !files.is_empty() }))
+                let dealt = files.drain(..files.len().min(FILES_PER_SPLIT_MAX)).collect();
+                Ok(Some(DealtFiles::SideBySide { files: dealt, more: !files.is_empty() }))
             }
         }
     }
 
-    /// True if subtasks may read what others were dealt.
-    fn is_shared(&self) -> bool {
-        matches!(self, Self::Chunks(queues) if queues.len() == 1)
+    fn shape(&self) -> Shape {
+        match self {
+            Self::Chunks { shape, .. } => *shape,
+            Self::SideBySide(_) => Shape::FilesOfSubtask,
+        }
+    }
+
+    /// What was not dealt, by queue or subtask.
+    fn left(&self) -> Vec<Vec<FileLeft>> {
+        match self {
+            Self::Chunks { queues, .. } => queues.iter().map(|queue| queue.left().collect()).collect(),
+            Self::SideBySide(files) => files.iter().map(|files| files.iter().cloned().collect()).collect(),
+        }
     }
 }
 
 impl ChunkQueue {
     /// The next chunk of a plain file, or the next compressed file.
-    fn next_chunk(&mut self, options: &FileSourceOptions) -> Result<Option<FileSplit>, ConnectorError> {
+    fn next_chunk(
+        &mut self,
+        options: &FileSourceOptions,
+        permissions: &Permissions,
+    ) -> Result<Option<FileSplit>, ConnectorError> {
         loop {
-            if let Some(file) = &mut self.current {
-                let size = file.end.unwrap_or(0);
-                if file.start < size {
-                    let end = size.min(file.start + options.chunk_bytes(size, self.subtasks));
-                    let chunk = FileSplit { end: Some(end), ..file.clone() };
-                    file.start = end;
+            if let Some(CurrentFile { left, chunk_bytes }) = &mut self.current {
+                let size = left.end.unwrap_or(0);
+                if left.start < size {
+                    let end = size.min(left.start + *chunk_bytes);
+                    let chunk = FileSplit { end: Some(end), ..left.clone() };
+                    left.start = end;
+                    left.lines_before = None;
                     return Ok(Some(chunk));
                 }
                 self.current = None;
             }
-            let Some(path) = self.files.pop_front() else { return Ok(None) };
-            let file = FileSplit::whole(path, options)?;
-            if file.compression != Compression::None {
-                return Ok(Some(file));
+            let split = match self.files.pop_front() {
+                None => return Ok(None),
+                Some(FileLeft::Part(split)) => split,
+                Some(FileLeft::Whole(file)) => {
+                    let permitted = permissions.readable(file.path.as_ref())?;
+                    FileSplit::whole(file, &permitted, options)?
+                }
+            };
+            match split.end {
+                Some(size) if split.compression == Compression::None => {
+                    let chunk_bytes = options.chunk_bytes(size - split.start.min(size), self.subtasks);
+                    self.current = Some(CurrentFile { left: split, chunk_bytes });
+                }
+                _ => return Ok(Some(split)),
             }
-            self.current = Some(file);
         }
+    }
+
+    fn left(&self) -> impl Iterator<Item = FileLeft> {
+        let begun = self.current.iter().map(|current| &current.left).filter(|left| Some(left.start) < left.end);
+        begun.cloned().map(FileLeft::Part).chain(self.files.iter().cloned())
     }
 }
 
 impl SplitEnumerator for FileEnumerator {
-    fn snapshot(&self) -> Vec<u8> {
-        todo!("connector helper")
-    }
-
     fn next_split(&mut self, subtask_index: u32) -> Result<SplitAssignment, ConnectorError> {
-        let shared = self.dealing.is_shared();
-        let returned = self.returned.iter().position(|(subtask, _)| shared || *subtask == subtask_index);
+        let returned = self.returned.iter().position(|(subtask, _)| *subtask == subtask_index);
         if let Some((_, split)) = returned.and_then(|place| self.returned.remove(place)) {
             return Ok(SplitAssignment::Split(split));
         }
@@ -190,9 +340,7 @@ impl SplitEnumerator for FileEnumerator {
         // All subtasks ask; one listing an interval is enough.
         let passed = self.clock.now().since(self.listed);
         if interval <= passed {
-            self.listed = self.clock.now();
-            let files = self.listing.files(&self.permissions)?;
-            self.add_files(files);
+            self.list_again()?;
             if let Some(split) = self.next(subtask_index)? {
                 return Ok(SplitAssignment::Split(split));
             }
@@ -203,5 +351,19 @@ impl SplitEnumerator for FileEnumerator {
 
     fn add_splits_back(&mut self, subtask_index: u32, splits: Vec<SourceSplit>) {
         self.returned.extend(splits.into_iter().map(|split| (subtask_index, split)));
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let name = |path: &PathBuf| path.to_str().expect("listing refuses names that are not UTF-8").to_owned();
+        let mut known: Vec<_> = self.known.iter().map(name).collect();
+        known.sort_unstable();
+        encoding::encode(&EnumeratorState {
+            parallelism: self.parallelism,
+            shape: self.dealing.shape(),
+            queues: self.dealing.left(),
+            returned: self.returned.iter().cloned().collect(),
+            known,
+            next_number: self.next_number,
+        })
     }
 }

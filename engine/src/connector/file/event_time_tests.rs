@@ -327,9 +327,9 @@ fn each_file_belongs_to_one_subtask_or_one_file_to_several() {
         }
         let name = |path: &str| path.rsplit('/').next().unwrap().to_owned();
         let text = |split: &SourceSplit| match DealtFiles::decode(split).unwrap() {
-            DealtFiles::SideBySide { paths, more } => {
+            DealtFiles::SideBySide { files, more } => {
                 assert!(!more);
-                paths.iter().map(|path| name(path)).collect::<Vec<_>>().join(" ")
+                files.iter().map(|file| name(file.path())).collect::<Vec<_>>().join(" ")
             }
             DealtFiles::Chunk(chunk) => format!("{}:{}", name(&chunk.path), chunk.start),
         };
@@ -355,10 +355,10 @@ fn new_files_of_a_watched_directory_are_read_side_by_side_too() {
         &[("path", path.to_str().unwrap()), ("read-order", "auto"), ("watch", "true"), ("watch-interval", "1 s")],
     );
     let options = FileSourceOptions::parse(&options).unwrap();
-    let mut enumerator = FileEnumerator::new(options, 2, permissions, clock.clone()).unwrap();
+    let mut enumerator = FileEnumerator::new(options, 2, permissions, clock.clone(), None).unwrap();
     let mut next = |subtask| match enumerator.next_split(subtask).unwrap() {
         SplitAssignment::Split(split) => match DealtFiles::decode(&split).unwrap() {
-            DealtFiles::SideBySide { paths, .. } => paths.len(),
+            DealtFiles::SideBySide { files, .. } => files.len(),
             DealtFiles::Chunk(_) => panic!("all is read side by side"),
         },
         SplitAssignment::Wait(_) => 0,

@@ -20,7 +20,7 @@ use flate2::bufread::MultiGzDecoder;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ConnectorError, Permissions, Role, SourceSplit,
+    ConnectorError, Permissions, Role, SourceSplit, encoding,
     options::Options,
     record_decoder::{FORMAT_OPTIONS, Format},
 };
@@ -147,15 +147,20 @@ impl FileSourceOptions {
     }
 }
 
-/// The lines of a file that start in a range of its bytes.
+/// The lines of a file that start in a range of the bytes of its content.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct FileSplit {
+    /// Number of the file among all that were listed, in their order.
+    number: u64,
     /// Canonical.
     path: String,
+    /// In the decompressed content. What was read in part starts with the line that is next.
     start: u64,
-    /// Exclusive; none: the whole file, which is compressed.
+    /// Exclusive; none: to the end of the file, which is compressed.
     end: Option<u64>,
     compression: Compression,
+    /// Lines of the file before `start`; none: not counted.
+    lines_before: Option<u64>,
 }
 
 impl FileSplit {
@@ -163,29 +168,66 @@ impl FileSplit {
     ///
     /// # Errors
     /// Returns an error if the file cannot be looked at.
-    fn whole(path: PathBuf, options: &FileSourceOptions) -> Result<Self, ConnectorError> {
+    fn whole(file: ListedFile, permitted: &Path, options: &FileSourceOptions) -> Result<Self, ConnectorError> {
         let compression = match options.compression {
             Some(compression) => compression,
-            None => detect_compression(&path)?,
+            None => detect_compression(permitted)?,
         };
         let end = match compression {
-            Compression::None => Some(fs::metadata(&path).map_err(io_error("open", &path))?.len()),
+            Compression::None => Some(fs::metadata(permitted).map_err(io_error("open", permitted))?.len()),
             Compression::Gzip | Compression::Zstd => None,
         };
-        let path = path.into_os_string().into_string().expect("listing refuses names that are not UTF-8");
-        Ok(Self { path, start: 0, end, compression })
+        let ListedFile { number, path } = file;
+        Ok(Self { number, path, start: 0, end, compression, lines_before: Some(0) })
+    }
+
+    /// Where it stands among all splits of the source.
+    fn order(&self) -> (u64, u64) {
+        (self.number, self.start)
+    }
+}
+
+/// A file of which nothing was read.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+struct ListedFile {
+    /// Number among all files that were listed, in their order.
+    number: u64,
+    /// Canonical.
+    path: String,
+}
+
+/// What is left to read of a file.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+enum FileLeft {
+    Whole(ListedFile),
+    Part(FileSplit),
+}
+
+impl FileLeft {
+    fn order(&self) -> (u64, u64) {
+        match self {
+            Self::Whole(file) => (file.number, 0),
+            Self::Part(split) => split.order(),
+        }
+    }
+
+    fn path(&self) -> &str {
+        match self {
+            Self::Whole(file) => &file.path,
+            Self::Part(split) => &split.path,
+        }
     }
 }
 
 /// What a reader is given at once.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(super) enum DealtFiles {
+enum DealtFiles {
     /// To be read after what was dealt before, to which it belongs in event time.
     Chunk(FileSplit),
-    /// Files to be read side by side.
+    /// To be read side by side.
     SideBySide {
-        /// Canonical; at least one.
-        paths: Vec<String>,
+        /// At least one.
+        files: Vec<FileLeft>,
         /// There are further ones that belong to these.
         more: bool,
     },
@@ -193,11 +235,18 @@ pub(super) enum DealtFiles {
 
 impl DealtFiles {
     fn encode(&self) -> SourceSplit {
-        SourceSplit(postcard::to_allocvec(self).expect("a split is plain data"))
+        SourceSplit(encoding::encode(self))
     }
 
     fn decode(split: &SourceSplit) -> Result<Self, ConnectorError> {
-        postcard::from_bytes(&split.0).map_err(|_| ConnectorError::Damaged("a split of a file source"))
+        encoding::decode(&split.0, "a split of a file source")
+    }
+
+    fn into_files(self) -> Vec<FileLeft> {
+        match self {
+            Self::Chunk(split) => vec![FileLeft::Part(split)],
+            Self::SideBySide { files, .. } => files,
+        }
     }
 }
 
@@ -252,3 +301,6 @@ mod tests;
 
 #[cfg(test)]
 mod event_time_tests;
+
+#[cfg(test)]
+mod commit_tests;

@@ -9,14 +9,14 @@
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{Read, Seek, SeekFrom},
+    io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use engine_rows::json::LINE_BYTES_MAX;
 
-use super::{Compression, DealtFiles, FileSourceOptions, FileSplit, OPEN_FILES_MAX, io_error, open_content};
+use super::{Compression, DealtFiles, FileLeft, FileSourceOptions, FileSplit, OPEN_FILES_MAX, io_error, open_content};
 use crate::{
     base::clock::Timestamp,
     connector::{
@@ -39,6 +39,8 @@ const LINES_BYTES_MIN: usize = 4 << 10;
 const LINES_BYTES_MAX: usize = 1 << 20;
 /// A line behind this offset is named by its offset: to count the lines before it would take too long.
 const COUNTED_BYTES_MAX: u64 = 64 << 20;
+/// Decompressed bytes that are passed over in one poll: some milliseconds of work.
+const PASS_BYTES: u64 = 1 << 20;
 /// Bytes of a file that are read at a time to count its lines.
 const COUNT_BLOCK_BYTES: usize = 256 << 10;
 
@@ -55,7 +57,7 @@ pub(in crate::connector) struct FileReader {
     /// A decoder that no open split has.
     spare: Option<RecordDecoder>,
     /// Files that wait to be opened.
-    waiting: VecDeque<String>,
+    waiting: VecDeque<FileLeft>,
     /// Further files are to be asked for.
     more: bool,
     /// Number of the next file that is opened.
@@ -72,6 +74,8 @@ struct OpenSplit {
     split: FileSplit,
     content: Box<dyn Read>,
     blocks: LineBlocks,
+    /// Decompressed bytes before the split that are still to be passed over.
+    before: u64,
     decoder: RecordDecoder,
     /// Lines of the file before the split; none: not counted yet.
     lines_before: Option<u64>,
@@ -137,10 +141,13 @@ impl FileReader {
     /// those that go on waiting.
     fn open_waiting(&mut self) -> Result<(), ConnectorError> {
         while self.open.len() < OPEN_FILES_MAX
-            && let Some(path) = self.waiting.pop_front()
+            && let Some(file) = self.waiting.pop_front()
         {
-            let permitted = self.context.permissions.readable(Path::new(&path))?;
-            let split = FileSplit::whole(permitted.clone(), &self.options)?;
+            let permitted = self.context.permissions.readable(Path::new(file.path()))?;
+            let split = match file {
+                FileLeft::Whole(file) => FileSplit::whole(file, &permitted, &self.options)?,
+                FileLeft::Part(split) => split,
+            };
             self.open_split(split, permitted, Some(self.next_number))?;
             self.next_number += 1;
         }
@@ -184,15 +191,20 @@ impl OpenSplit {
     ) -> Result<Self, ConnectorError> {
         let mut file = File::open(&permitted).map_err(io_error("open", &permitted))?;
         let blocks = LineBlocks::new(split.start, split.end, decoder.line_bytes_max());
-        if 0 < blocks.offset() {
-            file.seek(SeekFrom::Start(blocks.offset())).map_err(io_error("read", &permitted))?;
-        }
+        let before = match split.compression {
+            Compression::None => {
+                file.seek(SeekFrom::Start(blocks.offset())).map_err(io_error("read", &permitted))?;
+                0
+            }
+            Compression::Gzip | Compression::Zstd => blocks.offset(),
+        };
         let content = open_content(file, split.compression, &permitted)?;
-        let lines_before = (split.start == 0).then_some(0);
+        let lines_before = split.lines_before;
         Ok(Self {
             split,
             content,
             blocks,
+            before,
             decoder,
             lines_before,
             first_offset: None,
@@ -200,6 +212,41 @@ impl OpenSplit {
             time: Timestamp::MIN,
             polled: 0,
         })
+    }
+
+    /// Passes over some of the content before the split.
+    fn pass_over(&mut self) -> Result<(), ConnectorError> {
+        let wanted = self.before.min(PASS_BYTES);
+        let passed = io::copy(&mut (&mut self.content).take(wanted), &mut io::sink());
+        let passed = passed.map_err(io_error("decompress", self.path()))?;
+        self.before -= passed;
+        if passed < wanted {
+            let (read, start) = (self.blocks.offset() - self.before, self.split.start);
+            let problem = format!(
+                "its content has {read} bytes, but byte {start} is to be read next: the file became shorter since"
+            );
+            return Err(io_error("read on in", self.path())(io::Error::other(problem)));
+        }
+        Ok(())
+    }
+
+    /// What is left to read, from the line behind the last row on; none: nothing.
+    fn left(&self) -> Option<FileSplit> {
+        let next = self.decoder.next_offset();
+        if next.is_none() && self.blocks.is_ended() {
+            return None;
+        }
+        // Before anything was read, the blocks begin with the byte before the split.
+        let start = match next {
+            Some(offset) => offset,
+            None if self.before == 0 => self.blocks.offset().max(self.split.start),
+            None => self.split.start,
+        };
+        let lines_before = match start == self.split.start {
+            true => self.split.lines_before,
+            false => self.lines_before.map(|before| before + self.decoder.lines()),
+        };
+        Some(FileSplit { start, lines_before, ..self.split.clone() })
     }
 
     /// Text to read at a time for batches of about `bytes_max`.
@@ -305,18 +352,14 @@ fn refuse(
 }
 
 impl SourceReader for FileReader {
-    fn snapshot(&mut self) -> Vec<SourceSplit> {
-        todo!("connector helper")
-    }
-
     fn add_split(&mut self, split: SourceSplit) -> Result<(), ConnectorError> {
         match DealtFiles::decode(&split)? {
             DealtFiles::Chunk(split) => {
                 let permitted = self.context.permissions.readable(Path::new(&split.path))?;
                 self.open_split(split, permitted, None)
             }
-            DealtFiles::SideBySide { paths, more } => {
-                self.waiting.extend(paths);
+            DealtFiles::SideBySide { files, more } => {
+                self.waiting.extend(files);
                 self.more = more;
                 self.open_waiting()
             }
@@ -337,6 +380,10 @@ impl SourceReader for FileReader {
         let open = &mut self.open[index];
         open.polled = self.polls;
         let reject = &mut self.context.reject;
+        if 0 < open.before {
+            open.pass_over()?;
+            return Ok(ReaderOutput::Idle(Duration::ZERO));
+        }
         if open.decoder.is_empty() {
             let action = if open.split.compression == Compression::None { "read" } else { "decompress" };
             open.blocks.give_back(open.decoder.take_buffer());
@@ -380,6 +427,16 @@ impl SourceReader for FileReader {
             self.name(number);
         }
         Ok(ReaderOutput::Records(batch))
+    }
+
+    fn snapshot(&mut self) -> Vec<SourceSplit> {
+        let numbered = self.open.iter().filter(|open| open.number.is_some());
+        let begun = numbered.filter_map(OpenSplit::left).map(FileLeft::Part);
+        let files: Vec<_> = begun.chain(self.waiting.iter().cloned()).collect();
+        let side_by_side = (!files.is_empty()).then_some(DealtFiles::SideBySide { files, more: self.more });
+        let chunks = self.open.iter().filter(|open| open.number.is_none());
+        let chunks = chunks.filter_map(OpenSplit::left).map(DealtFiles::Chunk);
+        chunks.chain(side_by_side).map(|dealt| dealt.encode()).collect()
     }
 
     fn take_split_changes(&mut self) -> Vec<SplitChange> {

@@ -1,15 +1,23 @@
-//! Text files as a sink: part files that are hidden until the job has finished.
+//! Text files as a sink: part files that are hidden until they are committed.
 //!
-//! Each writer writes `.part-SUBTASK-ATTEMPT.inprogress`, which the committer
-//! renames to `part-SUBTASK-ATTEMPT` when the job has finished. A directory is
-//! claimed for a job by a hidden file that bears the job's id, so that two jobs
-//! do not write into it. A job that is prepared again, because its JobManager was
-//! killed, removes the hidden parts of its former tasks. A subtask that got no rows has no part file.
+//! Each writer writes a hidden file `.part-SUBTASK-ATTEMPT-TOKEN-NUMBER.inprogress`. At a
+//! checkpoint the file is closed and made durable, and the next row begins another one. When
+//! the checkpoint is complete, the committer renames it to `part-SUBTASK-CHECKPOINT`. Without
+//! checkpoints there is one file, renamed to `part-SUBTASK-ATTEMPT` when the job has finished,
+//! or to `part-SUBTASK-ATTEMPT-end` if savepoints were taken before. A subtask that got no rows
+//! has no part file.
+//!
+//! A directory is claimed for a job by a hidden file `.job-ID`, so that two jobs do not write
+//! into it, and a job that was killed finds it again. The claim holds the number of the last
+//! checkpoint that was committed: a part up to that one may have been taken away by whoever
+//! reads the output, one behind it may not.
 //!
 //! Invariants: what is visible holds complete rows only and never changes; a
-//! committable is renamed once, however often it is committed.
+//! committable is renamed once, however often it is committed, and never over another file.
+//! A visible part goes away only if its own job is brought back to an older checkpoint.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fmt,
     fs::{self, File, OpenOptions},
@@ -18,23 +26,34 @@ use std::{
     sync::Arc,
 };
 
+use rustix::{
+    fs::{CWD, RenameFlags, renameat_with},
+    io::Errno,
+};
 use serde::{Deserialize, Serialize};
 
 use super::io_error;
 use crate::{
-    base::{ids::JobId, stream_element::RecordBatch},
+    base::{
+        ids::JobId,
+        stream_element::{CheckpointId, RecordBatch},
+    },
     connector::{
         Committable, ConnectorError, Permissions, RejectWrite, Role, SinkCommitter, SinkWriter, WriterContext,
-        check_writable_directory, options::Options, text_rows::TextRows,
+        check_writable_directory, encoding, options::Options, text_rows::TextRows,
     },
     graph::stream_graph::ConnectorSpec,
 };
 
 /// Rows gathered before they are written.
 const BUFFER_BYTES: usize = 256 << 10;
+const VISIBLE_PREFIX: &str = "part-";
+const END_SUFFIX: &str = "-end";
 const HIDDEN_PREFIX: &str = ".part-";
 const HIDDEN_SUFFIX: &str = ".inprogress";
 const CLAIM_PREFIX: &str = ".job-";
+/// Files that are removed are named in the log up to this number.
+const LOGGED_NAMES_MAX: usize = 10;
 
 /// Validated options of the sink.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -79,27 +98,76 @@ fn not_empty(path: &Path, names: &[PathBuf]) -> ConnectorError {
 /// A part file that is complete and hidden.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 struct Part {
+    /// Where it was written, canonical.
+    directory: String,
+    hidden: HiddenName,
+    bytes: u64,
+    becomes: Becomes,
+}
+
+/// Tells the hidden files of all writers apart, also of those before a restart, whose
+/// attempts have the same numbers.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+struct HiddenName {
     subtask_index: u32,
     attempt_number: u32,
-    bytes: u64,
+    /// Drawn by the writer.
+    token: u32,
+    /// Of the files of one writer.
+    number: u32,
+}
+
+impl fmt::Display for HiddenName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { subtask_index, attempt_number, token, number } = self;
+        write!(formatter, "{HIDDEN_PREFIX}{subtask_index}-{attempt_number}-{token:08x}-{number}{HIDDEN_SUFFIX}")
+    }
+}
+
+/// What a part becomes when it is committed.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+enum Becomes {
+    /// Output of the time before a checkpoint.
+    OfCheckpoint(CheckpointId),
+    /// The end of the output of a job without checkpoints.
+    End {
+        /// There were savepoints, whose parts have names of the same form.
+        after_savepoints: bool,
+    },
 }
 
 impl Part {
     fn visible_name(&self) -> String {
-        format!("part-{}-{}", self.subtask_index, self.attempt_number)
+        let HiddenName { subtask_index, attempt_number, .. } = self.hidden;
+        match self.becomes {
+            Becomes::OfCheckpoint(id) => format!("{VISIBLE_PREFIX}{subtask_index}-{id}"),
+            Becomes::End { after_savepoints: false } => format!("{VISIBLE_PREFIX}{subtask_index}-{attempt_number}"),
+            Becomes::End { after_savepoints: true } => {
+                format!("{VISIBLE_PREFIX}{subtask_index}-{attempt_number}{END_SUFFIX}")
+            }
+        }
     }
 
-    fn hidden_name(&self) -> String {
-        format!(".{}{HIDDEN_SUFFIX}", self.visible_name())
+    fn encode(&self) -> Committable {
+        Committable(encoding::encode(self))
+    }
+
+    fn decode(committable: &Committable) -> Result<Self, ConnectorError> {
+        encoding::decode(&committable.0, "a committable of a file sink")
     }
 }
 
-/// Writes the part file of one subtask.
+/// Writes the part files of one subtask.
 pub(in crate::connector) struct FileWriter {
     directory: PathBuf,
-    part: Part,
-    /// Made for the first row.
+    /// Of the file that is written.
+    name: HiddenName,
+    /// Written into it.
+    bytes: u64,
+    /// Made for the first row behind a checkpoint.
     file: Option<File>,
+    /// It took part in a checkpoint or savepoint.
+    was_prepared: bool,
     rows: TextRows,
     reject: Box<RejectWrite<'static>>,
     buffer: Vec<u8>,
@@ -112,13 +180,27 @@ impl FileWriter {
         context: WriterContext,
     ) -> Result<Self, ConnectorError> {
         let directory = context.permissions.writable(&options.path)?;
-        let part = Part { subtask_index: context.subtask_index, attempt_number: context.attempt_number, bytes: 0 };
+        let name = HiddenName {
+            subtask_index: context.subtask_index,
+            attempt_number: context.attempt_number,
+            token: rand::random(),
+            number: 0,
+        };
         let rows = TextRows::new(&context.record_type, spec)?;
-        Ok(Self { directory, part, file: None, rows, reject: context.reject, buffer: Vec::with_capacity(BUFFER_BYTES) })
+        Ok(Self {
+            directory,
+            name,
+            bytes: 0,
+            file: None,
+            was_prepared: false,
+            rows,
+            reject: context.reject,
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+        })
     }
 
     fn hidden_path(&self) -> PathBuf {
-        self.directory.join(self.part.hidden_name())
+        self.directory.join(self.name.to_string())
     }
 
     fn write_out(&mut self) -> Result<(), ConnectorError> {
@@ -127,12 +209,28 @@ impl FileWriter {
         }
         let path = self.hidden_path();
         if self.file.is_none() {
-            // Not one that is there: another job or attempt writes it.
             let created = OpenOptions::new().write(true).create_new(true).open(&path);
             self.file = Some(created.map_err(io_error("create", &path))?);
         }
         let file = self.file.as_mut().expect("opened above");
-        write_buffer(file, &mut self.buffer, &mut self.part.bytes).map_err(io_error("write to", &path))
+        write_buffer(file, &mut self.buffer, &mut self.bytes).map_err(io_error("write to", &path))
+    }
+
+    /// Ends the file that is written, durably; none: there were no rows.
+    fn complete(&mut self, becomes: Becomes) -> Result<Option<Committable>, ConnectorError> {
+        self.write_out()?;
+        let Some(file) = self.file.take() else { return Ok(None) };
+        file.sync_all().map_err(io_error("write to", &self.hidden_path()))?;
+        sync_directory(&self.directory)?;
+        let directory = self.directory.to_str().ok_or(ConnectorError::Io {
+            action: "write into",
+            path: self.directory.clone(),
+            source: io::Error::new(ErrorKind::InvalidInput, "its name is not UTF-8"),
+        })?;
+        let part = Part { directory: directory.to_owned(), hidden: self.name, bytes: self.bytes, becomes };
+        self.name.number += 1;
+        self.bytes = 0;
+        Ok(Some(part.encode()))
     }
 }
 
@@ -144,13 +242,6 @@ fn write_buffer(to: &mut impl Write, buffer: &mut Vec<u8>, written: &mut u64) ->
 }
 
 impl SinkWriter for FileWriter {
-    fn prepare_commit(
-        &mut self,
-        _checkpoint_id: crate::base::stream_element::CheckpointId,
-    ) -> Result<Vec<Committable>, ConnectorError> {
-        todo!("connector helper")
-    }
-
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
         self.rows.append_lines(batch, &mut self.buffer, &mut *self.reject)?;
         if self.buffer.len() < BUFFER_BYTES {
@@ -163,12 +254,13 @@ impl SinkWriter for FileWriter {
         self.write_out()
     }
 
+    fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError> {
+        self.was_prepared = true;
+        Ok(self.complete(Becomes::OfCheckpoint(checkpoint_id))?.into_iter().collect())
+    }
+
     fn finish(&mut self) -> Result<Vec<Committable>, ConnectorError> {
-        self.write_out()?;
-        let path = self.hidden_path();
-        let Some(file) = self.file.take() else { return Ok(Vec::new()) };
-        file.sync_all().map_err(io_error("write to", &path))?;
-        Ok(vec![Committable(postcard::to_allocvec(&self.part).expect("a part is plain data"))])
+        Ok(self.complete(Becomes::End { after_savepoints: self.was_prepared })?.into_iter().collect())
     }
 }
 
@@ -179,16 +271,200 @@ pub(in crate::connector) struct FileCommitter {
     claim_name: String,
     /// The directory was claimed by this committer; one that was refused must not clean it.
     prepared: bool,
+    /// The last checkpoint of which all is visible; 0 before the first.
+    committed: CheckpointId,
+    /// The job goes on from a checkpoint or savepoint.
+    recovered: bool,
+}
+
+/// What is in the directory, by name.
+#[derive(Debug, Default)]
+struct Contents {
+    /// The job's own claim is there.
+    claimed: bool,
+    hidden: BTreeSet<String>,
+    /// Visible parts of checkpoints.
+    visible: BTreeSet<(CheckpointId, String)>,
+    /// Visible parts of a job's end.
+    ends: BTreeSet<String>,
+    /// Something that is not of this job's making.
+    is_foreign: bool,
 }
 
 impl FileCommitter {
     pub(in crate::connector) fn new(options: FileSinkOptions, job_id: JobId, permissions: Arc<Permissions>) -> Self {
-        Self { path: options.path, permissions, claim_name: format!("{CLAIM_PREFIX}{job_id}"), prepared: false }
+        Self {
+            path: options.path,
+            permissions,
+            claim_name: format!("{CLAIM_PREFIX}{job_id}"),
+            prepared: false,
+            committed: 0,
+            recovered: false,
+        }
     }
 
-    fn release(&self, directory: &Path) -> Result<(), ConnectorError> {
+    /// The directory, which is there.
+    fn directory(&self) -> Result<PathBuf, ConnectorError> {
+        let directory = self.permissions.writable(&self.path)?;
+        fs::create_dir_all(&directory).map_err(io_error("create", &self.path))?;
+        Ok(directory)
+    }
+
+    fn contents(&self, directory: &Path) -> Result<Contents, ConnectorError> {
+        let mut contents = Contents::default();
+        for path in names(directory)? {
+            let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            match name {
+                _ if name == self.claim_name => contents.claimed = true,
+                _ if is_hidden_part(&path) => drop(contents.hidden.insert(name.to_owned())),
+                _ => match visible_part(name) {
+                    Some(VisiblePart::Numbered(id)) => drop(contents.visible.insert((id, name.to_owned()))),
+                    Some(VisiblePart::End) => drop(contents.ends.insert(name.to_owned())),
+                    None => contents.is_foreign = true,
+                },
+            }
+        }
+        Ok(contents)
+    }
+
+    /// Claims the directory for the job, and reads what it committed there.
+    fn claim(&mut self, directory: &Path) -> Result<(), ConnectorError> {
+        let claim = directory.join(&self.claim_name);
+        // Another job may claim the directory in this moment: whoever sees the other's claim gives way.
+        OpenOptions::new().append(true).create(true).open(&claim).map_err(io_error("write to", &self.path))?;
+        let is_foreign_claim = |name: &PathBuf| {
+            let text = name.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            text.starts_with(CLAIM_PREFIX) && *name != claim
+        };
+        let mut others = names(directory)?;
+        if others.iter().any(is_foreign_claim) {
+            self.release_claim(directory)?;
+            others.retain(|name| *name != claim);
+            return Err(not_empty(&self.path, &others));
+        }
+        sync_directory(directory)?;
+        // What cannot be read says that nothing was committed: then each part must be there.
+        self.committed = fs::read_to_string(&claim).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        self.prepared = true;
+        Ok(())
+    }
+
+    /// Notes in the claim that all up to a checkpoint is visible. It need not survive a crash of
+    /// the machine: it matters only if somebody took the parts away.
+    fn note_committed(&mut self, directory: &Path, checkpoint_id: CheckpointId) -> Result<(), ConnectorError> {
+        if checkpoint_id <= self.committed {
+            return Ok(());
+        }
+        self.committed = checkpoint_id;
+        let claim = directory.join(&self.claim_name);
+        fs::write(&claim, format!("{checkpoint_id}\n")).map_err(io_error("write to", &claim))
+    }
+
+    fn release_claim(&self, directory: &Path) -> Result<(), ConnectorError> {
         remove_file(&directory.join(&self.claim_name))
     }
+
+    /// Makes a part visible, unless it is.
+    fn commit_part(&self, directory: &Path, mut part: Part) -> Result<(), ConnectorError> {
+        if let Becomes::End { after_savepoints } = &mut part.becomes {
+            *after_savepoints |= self.recovered || 0 < self.committed;
+        }
+        let hidden_name = part.hidden.to_string();
+        let (mut hidden, mut visible) = (directory.join(&hidden_name), directory.join(part.visible_name()));
+        let is_elsewhere = Path::new(&part.directory) != directory;
+        // A savepoint that is restored may bring parts of a job that wrote elsewhere.
+        if is_elsewhere && !hidden.exists() {
+            let other = self.permissions.writable(Path::new(&part.directory))?;
+            (hidden, visible) = (other.join(&hidden_name), other.join(part.visible_name()));
+        }
+        match fs::metadata(&hidden) {
+            Ok(metadata) if metadata.len() == part.bytes => {
+                rename_to_new(&hidden, &visible).map_err(io_error("make visible", &hidden))
+            }
+            Ok(metadata) => {
+                let problem = format!("it has {} bytes, but {} were written", metadata.len(), part.bytes);
+                Err(io_error("make visible", &hidden)(io::Error::other(problem)))
+            }
+            // Committed before.
+            Err(error) if error.kind() == ErrorKind::NotFound && visible.exists() => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound && self.was_committed(&part) => Ok(()),
+            Err(error) => Err(io_error("make visible", &hidden)(error)),
+        }
+    }
+
+    /// True if the part was made visible and somebody took it away.
+    fn was_committed(&self, part: &Part) -> bool {
+        matches!(part.becomes, Becomes::OfCheckpoint(id) if id <= self.committed)
+    }
+
+    fn commit_parts(&mut self, directory: &Path, parts: Vec<Part>) -> Result<(), ConnectorError> {
+        let mut committed = self.committed;
+        let mut elsewhere = BTreeSet::new();
+        for part in parts {
+            if let Becomes::OfCheckpoint(id) = part.becomes {
+                committed = committed.max(id);
+            }
+            if Path::new(&part.directory) != directory {
+                elsewhere.insert(PathBuf::from(&part.directory));
+            }
+            self.commit_part(directory, part)?;
+        }
+        for other in elsewhere.iter().filter(|other| other.exists()) {
+            sync_directory(other)?;
+        }
+        sync_directory(directory)?;
+        self.note_committed(directory, committed)
+    }
+
+    fn refuse(&self, directory: &Path) -> ConnectorError {
+        match names(directory) {
+            Ok(found) => not_empty(&self.path, &found),
+            Err(error) => error,
+        }
+    }
+}
+
+/// Renames a file, never over another one.
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // A file system that cannot check it by itself; nobody else makes files of this name.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            if to.exists() {
+                Err(ErrorKind::AlreadyExists.into())
+            } else {
+                fs::rename(from, to)
+            }
+        }
+        renamed => Ok(renamed?),
+    }
+}
+
+/// A visible part, by its name.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum VisiblePart {
+    /// Of a checkpoint, or of the end of a job without checkpoints.
+    Numbered(u64),
+    End,
+}
+
+fn visible_part(name: &str) -> Option<VisiblePart> {
+    let number = |text: &str| text.parse::<u64>().ok().filter(|number| number.to_string() == text);
+    let name = name.strip_prefix(VISIBLE_PREFIX)?;
+    let (name, is_end) = name.strip_suffix(END_SUFFIX).map_or((name, false), |name| (name, true));
+    let (subtask, last) = name.split_once('-')?;
+    let (_, last) = (number(subtask)?, number(last)?);
+    Some(if is_end { VisiblePart::End } else { VisiblePart::Numbered(last) })
+}
+
+fn remove_files(directory: &Path, names: &[&String], why: &str) -> Result<(), ConnectorError> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let named: Vec<_> = names.iter().take(LOGGED_NAMES_MAX).map(|name| name.as_str()).collect();
+    let further = if names.len() > named.len() { " and others" } else { "" };
+    let (count, named) = (names.len(), named.join(", "));
+    tracing::warn!("removing {count} part files {why} from {}: {named}{further}", directory.display());
+    names.iter().try_for_each(|name| remove_file(&directory.join(name)))
 }
 
 /// Removes a file, unless it is gone.
@@ -249,66 +525,53 @@ fn sync_directory(directory: &Path) -> Result<(), ConnectorError> {
 }
 
 impl SinkCommitter for FileCommitter {
-    fn recover(
-        &mut self,
-        _checkpoint_id: crate::base::stream_element::CheckpointId,
-        _committables: Vec<Committable>,
-    ) -> Result<(), ConnectorError> {
-        todo!("connector helper")
+    fn prepare(&mut self) -> Result<(), ConnectorError> {
+        let directory = self.directory()?;
+        let contents = self.contents(&directory)?;
+        let is_empty = contents.hidden.is_empty() && contents.visible.is_empty() && contents.ends.is_empty();
+        // What this job left behind when it was prepared before is no obstacle.
+        if contents.is_foreign || !(contents.claimed || is_empty) {
+            return Err(self.refuse(&directory));
+        }
+        self.claim(&directory)?;
+        let visible = contents.visible.iter().map(|(_, name)| name).chain(&contents.ends);
+        let parts: Vec<_> = contents.hidden.iter().chain(visible).collect();
+        remove_files(&directory, &parts, "of a job that begins anew")?;
+        (self.committed, self.recovered) = (0, false);
+        File::create(directory.join(&self.claim_name)).map_err(io_error("write to", &self.path))?;
+        sync_directory(&directory)
     }
 
-    fn prepare(&mut self) -> Result<(), ConnectorError> {
-        let directory = self.permissions.writable(&self.path)?;
-        fs::create_dir_all(&directory).map_err(io_error("create", &self.path))?;
-        let claim = directory.join(&self.claim_name);
-        let found = names(&directory)?;
-        // What this job left behind when it was prepared before is no obstacle.
-        let claimed = found.contains(&claim);
-        if found.iter().any(|name| *name != claim && !(claimed && is_hidden_part(name))) {
-            return Err(not_empty(&self.path, &found));
+    fn recover(&mut self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
+        let parts = committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
+        let directory = self.directory()?;
+        let contents = self.contents(&directory)?;
+        let named: BTreeSet<String> = parts.iter().map(|part| part.hidden.to_string()).collect();
+        let later = contents.visible.iter().filter(|(id, _)| checkpoint_id < *id).map(|(_, name)| name);
+        // Only a job without checkpoints has them: it begins again from a savepoint.
+        let later: Vec<_> = later.chain(&contents.ends).collect();
+        let unnamed: Vec<_> = contents.hidden.iter().filter(|name| !named.contains(*name)).collect();
+        // Without a claim, the job that took the savepoint may have left its output, and nothing else.
+        if contents.is_foreign || !(contents.claimed || (later.is_empty() && unnamed.is_empty())) {
+            return Err(self.refuse(&directory));
         }
-        // Another job may claim the directory in this moment: whoever sees the other's claim gives way.
-        File::create(&claim).map_err(io_error("write to", &self.path))?;
-        let is_foreign_claim = |name: &PathBuf| {
-            let text = name.file_name().and_then(OsStr::to_str).unwrap_or_default();
-            text.starts_with(CLAIM_PREFIX) && *name != claim
-        };
-        let mut others = names(&directory)?;
-        if others.iter().any(is_foreign_claim) {
-            self.release(&directory)?;
-            others.retain(|name| *name != claim);
-            return Err(not_empty(&self.path, &others));
+        self.claim(&directory)?;
+        self.recovered = true;
+        remove_files(&directory, &later, &format!("of checkpoints behind checkpoint {checkpoint_id}"))?;
+        remove_files(&directory, &unnamed, &format!("that checkpoint {checkpoint_id} does not hold"))?;
+        self.commit_parts(&directory, parts)?;
+        // What was committed of later checkpoints is gone.
+        if checkpoint_id < self.committed {
+            self.committed = 0;
+            self.note_committed(&directory, checkpoint_id)?;
         }
-        // A JobManager that was killed left them; attempts are counted from zero again and would meet them.
-        for part in found.iter().filter(|name| is_hidden_part(name)) {
-            remove_file(part)?;
-        }
-        self.prepared = true;
         Ok(())
     }
 
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError> {
         let directory = self.permissions.writable(&self.path)?;
-        for committable in committables {
-            let part: Part = postcard::from_bytes(&committable.0)
-                .map_err(|_| ConnectorError::Damaged("a committable of a file sink"))?;
-            let hidden = directory.join(part.hidden_name());
-            let visible = directory.join(part.visible_name());
-            match fs::metadata(&hidden) {
-                Ok(metadata) if metadata.len() == part.bytes => {
-                    fs::rename(&hidden, &visible).map_err(io_error("make visible", &hidden))?;
-                }
-                Ok(metadata) => {
-                    let problem = format!("it has {} bytes, but {} were written", metadata.len(), part.bytes);
-                    return Err(io_error("make visible", &hidden)(io::Error::other(problem)));
-                }
-                // Committed before.
-                Err(error) if error.kind() == ErrorKind::NotFound && visible.exists() => {}
-                Err(error) => return Err(io_error("make visible", &hidden)(error)),
-            }
-        }
-        sync_directory(&directory)?;
-        self.release(&directory)
+        let parts = committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
+        self.commit_parts(&directory, parts)
     }
 
     fn abort(&mut self) -> Result<(), ConnectorError> {
@@ -322,7 +585,12 @@ impl SinkCommitter for FileCommitter {
                 remove_file(&name)?;
             }
         }
-        self.release(&directory)
+        self.release_claim(&directory)
+    }
+
+    fn release(&mut self) -> Result<(), ConnectorError> {
+        let directory = self.permissions.writable(&self.path)?;
+        self.release_claim(&directory)
     }
 }
 

@@ -498,7 +498,11 @@ impl OperatorCoordinators {
                 .commit(committables)
                 .map_err(|source| CoordinatorError::Commit { operator: operator(), source })?;
             match sink.leftovers {
-                Leftovers::None => {}
+                Leftovers::None => {
+                    sink.committer
+                        .release()
+                        .map_err(|source| CoordinatorError::Commit { operator: operator(), source })?;
+                }
                 Leftovers::OfDiscardedAttempts => {
                     sink.committer.abort().map_err(|source| CoordinatorError::Abort { operator: operator(), source })?
                 }

@@ -1,0 +1,403 @@
+//! The file sink with checkpoints: nothing is lost or repeated, whenever the process is killed.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf, sync::Arc};
+
+use proptest::{collection, prelude::*};
+use tempfile::TempDir;
+
+use crate::{
+    base::{
+        ids::JobId,
+        stream_element::{BatchKind, CheckpointId, RecordBatch},
+    },
+    connector::{
+        Committable, ConnectorError, Permissions, SinkCommitter, SinkWriter, create_committer, create_writer,
+        tests::{spec, text_of, writer_context},
+    },
+};
+
+struct Destination {
+    _directory: TempDir,
+    path: PathBuf,
+    permissions: Arc<Permissions>,
+    job: JobId,
+}
+
+impl Destination {
+    fn new() -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let root = directory.path().canonicalize().expect("it is there");
+        let permissions = Permissions { write: vec![root.clone()], ..Permissions::default() };
+        Self { _directory: directory, path: root.join("out"), permissions: Arc::new(permissions), job: JobId::random() }
+    }
+
+    fn committer_of(&self, job: JobId) -> Box<dyn SinkCommitter> {
+        let sink = spec("file", &[("path", self.path.to_str().expect("UTF-8"))]);
+        create_committer(&sink, job, Arc::clone(&self.permissions)).expect("granted")
+    }
+
+    fn committer(&self) -> Box<dyn SinkCommitter> {
+        self.committer_of(self.job)
+    }
+
+    fn writer(&self, subtask_index: u32, attempt_number: u32) -> Box<dyn SinkWriter> {
+        let sink = spec("file", &[("path", self.path.to_str().expect("UTF-8"))]);
+        create_writer(&sink, writer_context(subtask_index, 4, attempt_number, &self.permissions)).expect("granted")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("UTF-8")).collect();
+        names.sort();
+        names
+    }
+
+    /// Content of what can be seen, by name.
+    fn visible(&self) -> BTreeMap<String, String> {
+        let names = self.names().into_iter().filter(|name| !name.starts_with('.'));
+        names.map(|name| (name.clone(), fs::read_to_string(self.path.join(&name)).expect("readable"))).collect()
+    }
+
+    fn visible_names(&self) -> Vec<String> {
+        self.visible().into_keys().collect()
+    }
+
+    fn hidden_parts(&self) -> Vec<String> {
+        self.names().into_iter().filter(|name| name.starts_with(".part-")).collect()
+    }
+}
+
+fn write(writer: &mut Box<dyn SinkWriter>, row: &str) {
+    let data = format!("{row}\n").into_bytes().into();
+    writer.write(&RecordBatch { kind: BatchKind::Lines, count: 1, data }).expect("written");
+    writer.flush().expect("written");
+}
+
+fn prepare(writer: &mut Box<dyn SinkWriter>, id: CheckpointId) -> Vec<Committable> {
+    writer.prepare_commit(id).expect("written")
+}
+
+#[test]
+fn rows_are_visible_when_their_checkpoint_is_complete() {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    let mut writer = destination.writer(2, 0);
+    write(&mut writer, "a");
+    let first = prepare(&mut writer, 1);
+    write(&mut writer, "b");
+    assert_eq!(destination.visible_names(), [""; 0]);
+    committer.commit(first.clone()).expect("committed");
+    assert_eq!(destination.visible(), [("part-2-1".to_owned(), "a\n".to_owned())].into());
+    assert_eq!(prepare(&mut writer, 4).len(), 1);
+    // Without rows there is no file.
+    assert_eq!(prepare(&mut writer, 5), []);
+    committer.commit(first).expect("idempotent");
+    let claim = format!(".job-{}", destination.job);
+    assert!(destination.names().contains(&claim));
+    committer.release().expect("free");
+    assert!(!destination.names().contains(&claim));
+}
+
+#[test]
+fn what_was_not_confirmed_belongs_to_the_next_checkpoint_too() {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    let mut writer = destination.writer(0, 0);
+    write(&mut writer, "a");
+    let mut parts = prepare(&mut writer, 1);
+    write(&mut writer, "b");
+    parts.extend(prepare(&mut writer, 2));
+    committer.commit(parts.clone()).expect("committed");
+    assert_eq!(destination.visible_names(), ["part-0-1", "part-0-2"]);
+    // The notification was lost: they stand in the next one again.
+    write(&mut writer, "c");
+    parts.extend(prepare(&mut writer, 3));
+    committer.commit(parts).expect("committed");
+    assert_eq!(destination.visible_names(), ["part-0-1", "part-0-2", "part-0-3"]);
+}
+
+#[test]
+fn a_killed_job_finds_its_output_again() {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    let mut writer = destination.writer(0, 0);
+    write(&mut writer, "a");
+    let first = prepare(&mut writer, 1);
+    committer.commit(first).expect("committed");
+    write(&mut writer, "b");
+    let second = prepare(&mut writer, 2);
+    write(&mut writer, "c");
+    // Checkpoint 2 is complete, and the process is killed before it commits.
+    drop((committer, writer));
+    for _ in 0..2 {
+        destination.committer().recover(2, second.clone()).expect("its own");
+        let expected = [("part-0-1".to_owned(), "a\n".to_owned()), ("part-0-2".to_owned(), "b\n".to_owned())];
+        assert_eq!(destination.visible(), expected.into());
+        assert_eq!(destination.hidden_parts(), [""; 0], "what came behind checkpoint 2 is read again");
+    }
+    // An older checkpoint, as the newest is damaged: what came later goes.
+    destination.committer().recover(1, Vec::new()).expect("its own");
+    assert_eq!(destination.visible_names(), ["part-0-1"]);
+    // No checkpoint at all.
+    let mut committer = destination.committer();
+    committer.prepare().expect("its own");
+    assert_eq!(destination.names(), [format!(".job-{}", destination.job)]);
+}
+
+#[test]
+fn a_part_that_somebody_took_away_is_told_from_one_that_is_lost() {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    let mut writer = destination.writer(0, 0);
+    write(&mut writer, "a");
+    let first = prepare(&mut writer, 1);
+    committer.commit(first.clone()).expect("committed");
+    fs::remove_file(destination.path.join("part-0-1")).expect("removable");
+    destination.committer().recover(1, first).expect("it was committed");
+    write(&mut writer, "b");
+    let second = prepare(&mut writer, 2);
+    let hidden = destination.path.join(&destination.hidden_parts()[0]);
+    fs::remove_file(&hidden).expect("removable");
+    let error = destination.committer().recover(2, second).expect_err("lost");
+    let expected = format!("could not make visible {}: No such file or directory (os error 2)", hidden.display());
+    assert_eq!(text_of(&error), expected);
+}
+
+#[test]
+fn nothing_is_written_over() {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    let mut writer = destination.writer(0, 0);
+    write(&mut writer, "a");
+    let part = prepare(&mut writer, 1);
+    fs::write(destination.path.join("part-0-1"), "other\n").expect("writable");
+    let error = text_of(&committer.commit(part).expect_err("there already"));
+    assert!(error.ends_with("File exists (os error 17)"), "{error}");
+    assert_eq!(destination.visible()["part-0-1"], "other\n");
+}
+
+#[test]
+fn only_its_own_destination_is_recovered() {
+    let destination = Destination::new();
+    fs::create_dir(&destination.path).expect("writable");
+    let refused = |destination: &Destination, id, hint: &str| {
+        let names = destination.names();
+        let error = destination.committer().recover(id, Vec::new()).expect_err("refused").to_string();
+        assert!(error.contains("is not empty") && error.contains(hint), "{error}");
+        assert_eq!(destination.names(), names, "nothing is touched");
+    };
+    // Files of somebody else.
+    fs::write(destination.path.join("notes"), "").expect("writable");
+    refused(&destination, 1, "a file sink needs a new or empty directory");
+    // Also if the job has claimed the directory.
+    fs::write(destination.path.join(format!(".job-{}", destination.job)), "").expect("writable");
+    refused(&destination, 1, "");
+    fs::remove_file(destination.path.join("notes")).expect("removable");
+    destination.committer().abort().expect("its own");
+    // Another job writes here.
+    let other = JobId::random();
+    destination.committer_of(other).prepare().expect("empty");
+    refused(&destination, 1, &format!(".job-{other}"));
+    destination.committer_of(other).abort().expect("its own");
+    // Output that is newer than the savepoint, of a job that has ended.
+    fs::write(destination.path.join("part-0-2"), "row\n").expect("writable");
+    refused(&destination, 1, "");
+    refused(&destination, 0, "");
+    // Hidden parts that the savepoint does not name.
+    fs::write(destination.path.join(".part-0-0-00000000-0.inprogress"), "row\n").expect("writable");
+    refused(&destination, 2, "");
+    fs::remove_file(destination.path.join(".part-0-0-00000000-0.inprogress")).expect("removable");
+    // Output up to the savepoint: a new version of the job goes on in the same directory.
+    destination.committer().recover(2, Vec::new()).expect("its output goes on");
+    assert_eq!(destination.visible_names(), ["part-0-2"]);
+}
+
+#[test]
+fn a_savepoint_commits_nothing_and_its_rows_come_with_the_next_checkpoint_or_the_end() {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    let mut writer = destination.writer(0, 1);
+    write(&mut writer, "a");
+    let savepoint = prepare(&mut writer, 1);
+    write(&mut writer, "b");
+    // The attempt and the savepoint have the same number, but the parts not the same name.
+    let end = writer.finish().expect("finished");
+    committer.commit([savepoint.clone(), end].concat()).expect("committed");
+    let expected = [("part-0-1".to_owned(), "a\n".to_owned()), ("part-0-1-end".to_owned(), "b\n".to_owned())];
+    assert_eq!(destination.visible(), expected.clone().into());
+    committer.release().expect("free");
+    // Nor if the job begins with the savepoint.
+    let mut committer = destination.committer();
+    fs::remove_file(destination.path.join("part-0-1-end")).expect("removable");
+    committer.recover(1, savepoint).expect("its output goes on");
+    let mut writer = destination.writer(0, 1);
+    write(&mut writer, "b");
+    let end = writer.finish().expect("finished");
+    committer.commit(end.clone()).expect("committed");
+    committer.commit(end).expect("idempotent");
+    assert_eq!(destination.visible(), expected.into());
+}
+
+#[test]
+fn a_savepoint_that_goes_on_elsewhere_commits_where_it_was_taken() {
+    let old = Destination::new();
+    old.committer().prepare().expect("new");
+    let mut writer = old.writer(0, 0);
+    write(&mut writer, "a");
+    let savepoint = prepare(&mut writer, 1);
+    let mut new = Destination::new();
+    // It may not write there.
+    let error = new.committer().recover(1, savepoint.clone()).expect_err("not granted").to_string();
+    assert!(error.contains("--allow-write"), "{error}");
+    let write = new.permissions.write.iter().chain(&old.permissions.write).cloned().collect();
+    new.permissions = Arc::new(Permissions { write, ..Permissions::default() });
+    for _ in 0..2 {
+        new.committer().recover(1, savepoint.clone()).expect("granted");
+    }
+    assert_eq!((old.visible_names(), new.visible_names()), (vec!["part-0-1".to_owned()], vec![]));
+    // A committable whose directory was edited into a link is no way out.
+    let elsewhere = TempDir::new().expect("a directory");
+    symlink(elsewhere.path(), new.path.join("link")).expect("links can be made");
+    let error = new.committer().recover(1, Vec::new()).expect_err("foreign").to_string();
+    assert!(error.contains("is not empty"), "{error}");
+}
+
+/// What happens to a job with a file sink.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A subtask writes a row.
+    Write(u32),
+    /// All subtasks take part in a checkpoint, which completes and is committed.
+    Checkpoint,
+    /// It completes, and the process is killed before anything is committed.
+    KilledBeforeCommit,
+    /// It completes, and the process is killed after the parts of the first subtask were committed.
+    KilledWithinCommit,
+    /// It is aborted; the job goes on.
+    Aborted,
+    /// The process is killed between two checkpoints.
+    Killed,
+    /// All attempts fail and begin again from the last checkpoint.
+    Failed,
+    /// The newest checkpoint is lost, and the one before restored.
+    Fallback,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        10 => (0_u32..3).prop_map(Step::Write),
+        3 => Just(Step::Checkpoint),
+        1 => Just(Step::KilledBeforeCommit),
+        1 => Just(Step::KilledWithinCommit),
+        1 => Just(Step::Aborted),
+        1 => Just(Step::Killed),
+        1 => Just(Step::Failed),
+        1 => Just(Step::Fallback),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// The rows of a subtask are numbered; where it stands is in the checkpoint, as that of a source is.
+    #[test]
+    fn each_row_is_visible_once_and_in_order(steps in collection::vec(step(), 1..60)) {
+        let destination = Destination::new();
+        let subtasks = 0..3_u32;
+        /// Number of the checkpoint, rows written by each subtask, committables.
+        type Complete = (CheckpointId, Vec<u32>, Vec<Committable>);
+        let mut complete: Vec<Complete> = Vec::new();
+        let (mut id, mut attempt) = (0, 0);
+        let mut written = vec![0_u32; 3];
+        let mut pending: Vec<Committable> = Vec::new();
+        let mut committer = destination.committer();
+        committer.prepare().expect("new");
+        let begin = |attempt: u32| -> Vec<_> { subtasks.clone().map(|index| destination.writer(index, attempt)).collect() };
+        let mut writers = begin(0);
+        for step in steps.into_iter().chain([Step::Checkpoint]) {
+            let checkpoint = match step {
+                Step::Write(subtask) => {
+                    let number = &mut written[subtask as usize];
+                    write(&mut writers[subtask as usize], &format!("{subtask} {number}"));
+                    *number += 1;
+                    continue;
+                }
+                Step::Checkpoint | Step::KilledBeforeCommit | Step::KilledWithinCommit | Step::Aborted => {
+                    id += 1;
+                    pending.extend(writers.iter_mut().flat_map(|writer| prepare(writer, id)));
+                    pending.clone()
+                }
+                Step::Killed | Step::Failed | Step::Fallback => Vec::new(),
+            };
+            match step {
+                Step::Write(_) | Step::Aborted => continue,
+                Step::Checkpoint => {
+                    complete.push((id, written.clone(), checkpoint.clone()));
+                    committer.commit(checkpoint).expect("committed");
+                    pending.clear();
+                    continue;
+                }
+                Step::KilledBeforeCommit => complete.push((id, written.clone(), checkpoint)),
+                Step::KilledWithinCommit => {
+                    complete.push((id, written.clone(), checkpoint.clone()));
+                    committer.commit(checkpoint.into_iter().take(1).collect()).expect("committed");
+                }
+                Step::Killed | Step::Failed => {}
+                Step::Fallback => drop(complete.pop()),
+            }
+            if !matches!(step, Step::Failed) {
+                committer = destination.committer();
+                attempt = 0;
+            } else {
+                attempt += 1;
+            }
+            pending.clear();
+            match complete.last() {
+                None => {
+                    committer.prepare().expect("its own");
+                    written = vec![0; 3];
+                }
+                Some((restored, rows, committables)) => {
+                    committer.recover(*restored, committables.clone()).expect("its own");
+                    written = rows.clone();
+                }
+            }
+            writers = begin(attempt);
+        }
+        let mut parts: Vec<_> = destination.visible().into_iter().map(|(name, content)| {
+            let (subtask, checkpoint) = name["part-".len()..].split_once('-').expect("a part");
+            ((subtask.parse::<u32>().expect("a number"), checkpoint.parse::<u64>().expect("a number")), content)
+        }).collect();
+        parts.sort();
+        let rows: String = parts.into_iter().map(|(_, content)| content).collect();
+        let expected = subtasks.clone().flat_map(|subtask| (0..written[subtask as usize]).map(move |row| format!("{subtask} {row}\n")));
+        prop_assert_eq!(rows, expected.collect::<String>());
+        prop_assert_eq!(destination.hidden_parts(), [""; 0]);
+        committer.release().expect("free");
+        prop_assert!(destination.names().iter().all(|name| name.starts_with("part-")));
+    }
+}
+
+/// A committer that fails names what it could not do.
+#[test]
+fn a_destination_that_went_away_is_an_error() -> Result<(), ConnectorError> {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare()?;
+    let mut writer = destination.writer(0, 0);
+    write(&mut writer, "a");
+    fs::remove_dir_all(&destination.path).expect("removable");
+    let error = text_of(&writer.prepare_commit(1).expect_err("gone"));
+    assert_eq!(
+        error,
+        format!("could not write to {}: No such file or directory (os error 2)", destination.path.display())
+    );
+    Ok(())
+}
