@@ -22,6 +22,10 @@ mod cluster;
 mod list;
 mod status;
 mod cancel;
+mod checkpoints;
+mod savepoint;
+mod stop;
+mod stored_job;
 mod logs;
 #[cfg(test)]
 mod tests;
@@ -157,6 +161,12 @@ enum Verb {
     Status(status::StatusOptions),
     /// Cancels a job.
     Cancel(cancel::CancelOptions),
+    /// Takes a savepoint of a job, or shows or deletes one.
+    Savepoint(savepoint::SavepointOptions),
+    /// Stops a job with a savepoint.
+    Stop(stop::StopOptions),
+    /// Shows the checkpoints of a job.
+    Checkpoints(checkpoints::CheckpointsOptions),
     /// Shows the log of a JobManager, or what concerns a job.
     Logs(logs::LogsOptions),
 }
@@ -215,6 +225,9 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::List(options) => list::run(&options, global),
         Verb::Status(options) => status::run(&options, global),
         Verb::Cancel(options) => cancel::run(&options, global),
+        Verb::Savepoint(options) => savepoint::run(&options, global),
+        Verb::Stop(options) => stop::run(&options, global),
+        Verb::Checkpoints(options) => checkpoints::run(&options, global),
         Verb::Logs(options) => logs::run(&options, global),
     };
     match outcome {
