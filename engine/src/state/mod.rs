@@ -5,7 +5,6 @@
 //! Beside it stand the [`TimerQueue`]s. Knows neither plugins nor tasks.
 
 mod entries;
-mod evolution;
 mod keyed_state;
 mod map_table;
 mod memory;
@@ -17,7 +16,6 @@ mod snapshot;
 mod tests;
 
 pub use self::{
-    evolution::{Converter, Evolution, IncompatibleTypes, Malformed},
     keyed_state::{KeyedState, KeyedStateContext, StateError, StateFailure, StateUsage},
     memory::{MemorySnapshot, MemoryStateBackend},
     snapshot::{KeyedStateSnapshot, RestoreError},
