@@ -106,6 +106,29 @@ pub enum CheckpointingMode {
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct SnapshotLocation(pub String);
 
+impl SnapshotLocation {
+    /// Reads what people write: "…/chk-7", with or without "/_metadata" or "file://", is checkpoint 7 in
+    /// the directory of a job's checkpoints; all else is the directory of a savepoint.
+    pub fn resolve(path: &str) -> (Self, Option<CheckpointId>) {
+        let path = path.strip_prefix("file://").unwrap_or(path).trim_end_matches('/');
+        let path = path.strip_suffix("/_metadata").unwrap_or(path);
+        if let Some((directory, name)) = path.rsplit_once('/')
+            && let Some(Ok(id)) = name.strip_prefix("chk-").map(str::parse)
+        {
+            return (Self(directory.to_owned()), Some(id));
+        }
+        (Self(path.to_owned()), None)
+    }
+
+    /// What people read of a checkpoint in this directory, or of the savepoint that it is.
+    pub fn path_of(&self, id: Option<CheckpointId>) -> String {
+        match id {
+            Some(id) => format!("{self}/chk-{id}"),
+            None => self.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for SnapshotLocation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
@@ -155,4 +178,23 @@ pub enum StreamElement {
     EndOfData(StopMode),
     /// Nothing follows.
     EndOfPartition,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_says_whether_it_is_a_checkpoint() {
+        let resolve = |path| {
+            let (location, id) = SnapshotLocation::resolve(path);
+            (location.0, id)
+        };
+        assert_eq!(resolve("/a/job/chk-7"), ("/a/job".to_owned(), Some(7)));
+        assert_eq!(resolve("/a/job/chk-7/_metadata"), ("/a/job".to_owned(), Some(7)));
+        assert_eq!(resolve("file:///a/job/chk-7/"), ("/a/job".to_owned(), Some(7)));
+        assert_eq!(resolve("/a/savepoint-012345-6789/"), ("/a/savepoint-012345-6789".to_owned(), None));
+        assert_eq!(resolve("/a/chk-x"), ("/a/chk-x".to_owned(), None));
+        assert_eq!(SnapshotLocation("/a".to_owned()).path_of(Some(3)), "/a/chk-3");
+    }
 }

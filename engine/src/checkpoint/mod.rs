@@ -6,12 +6,14 @@
 //! ([`CheckpointMetadata`]), and that is stored last. Knows neither tasks nor masters.
 
 mod assignment;
+mod compatibility;
 mod storage;
 
 use std::collections::BTreeMap;
 
 pub use self::{
     assignment::{AssignmentError, JobRestore, assign_state},
+    compatibility::{Compatibility, Fate, OperatorSchema, ProgramSchema, StateFate, compare_states},
     storage::{CheckpointStorage, CheckpointStorageError},
 };
 

@@ -15,12 +15,17 @@ mod plan;
 mod inspect;
 mod new;
 mod build;
+mod check;
 mod doctor;
 mod wasm_target;
 mod cluster;
 mod list;
 mod status;
 mod cancel;
+mod checkpoints;
+mod savepoint;
+mod stop;
+mod stored_job;
 mod logs;
 #[cfg(test)]
 mod tests;
@@ -144,6 +149,8 @@ enum Verb {
     New(new::NewOptions),
     /// Compiles a crate to a plugin.
     Build(build::BuildOptions),
+    /// Checks a plugin, and whether it can go on from the state of an older version.
+    Check(check::CheckOptions),
     /// Checks what is needed to compile plugins, and says what would help.
     Doctor(doctor::DoctorOptions),
     /// Starts a JobManager and TaskExecutors in this process.
@@ -154,6 +161,12 @@ enum Verb {
     Status(status::StatusOptions),
     /// Cancels a job.
     Cancel(cancel::CancelOptions),
+    /// Takes a savepoint of a job, or shows or deletes one.
+    Savepoint(savepoint::SavepointOptions),
+    /// Stops a job with a savepoint.
+    Stop(stop::StopOptions),
+    /// Shows the checkpoints of a job.
+    Checkpoints(checkpoints::CheckpointsOptions),
     /// Shows the log of a JobManager, or what concerns a job.
     Logs(logs::LogsOptions),
 }
@@ -166,7 +179,8 @@ fn parse_line(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let mut parsed = Cli::try_parse_from(&arguments);
     if let Err(error) = &mut parsed {
-        let runs_program = arguments.iter().skip(1).any(|argument| argument == "submit" || argument == "plan");
+        let runs_program =
+            arguments.iter().skip(1).any(|argument| argument == "submit" || argument == "plan" || argument == "check");
         let is_mistaken = match error.kind() {
             ErrorKind::InvalidValue => matches!(
                 error.get(ContextKind::InvalidArg),
@@ -205,11 +219,15 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::Inspect(options) => inspect::run(&options, global),
         Verb::New(options) => new::run(&options),
         Verb::Build(options) => build::run(&options),
+        Verb::Check(options) => check::run(&options, global),
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Cluster(options) => cluster::run(options, global),
         Verb::List(options) => list::run(&options, global),
         Verb::Status(options) => status::run(&options, global),
         Verb::Cancel(options) => cancel::run(&options, global),
+        Verb::Savepoint(options) => savepoint::run(&options, global),
+        Verb::Stop(options) => stop::run(&options, global),
+        Verb::Checkpoints(options) => checkpoints::run(&options, global),
         Verb::Logs(options) => logs::run(&options, global),
     };
     match outcome {

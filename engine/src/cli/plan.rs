@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::{CliError, GlobalOptions, Outcome, Output, logging, settings, submit};
 use crate::{
+    base::ids::JobId,
     client::{ClientError, grants::Site},
     graph::explain::explain,
     wasm::{PluginRuntime, PluginRuntimeConfig},
@@ -34,7 +35,7 @@ pub(crate) fn run(plan: PlanOptions, global: &GlobalOptions) -> Outcome {
     logging::start(global, "warn", None)?;
     let plugins =
         PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
-    let prepared = submit::prepare(&plan.plugin_and_args, &plan.program, &configuration, &plugins, Site::Here)?;
+    let prepared = submit::prepare(&plan.plugin_and_args, &plan.program, &configuration, &plugins, Site::Here, JobId::random())?;
     let planned = prepared.planned;
     if plan.json_plan {
         return super::print(&planned.job_graph.json_plan);

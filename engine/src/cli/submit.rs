@@ -1,7 +1,12 @@
 //! `engine submit`: plans a plugin, runs it in this process or hands it to a
 //! JobManager, and waits for the job's end.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use clap::Args;
@@ -13,8 +18,9 @@ use super::{
     embedded::{self, ClusterSize},
     logging,
     progress::{self, Progress},
-    say,
+    savepoint, say,
     settings::{self, ExplicitSettings},
+    stored_job::StoredJob,
 };
 use crate::{
     base::{
@@ -86,6 +92,8 @@ pub(crate) struct ProgramOptions {
         engine submit -p 4 -D restart-strategy.type=fixed-delay word_count.wasm --input 'logs/*.log' --output out\n  \
         engine submit --allow-read /data/tables --name lookup lookup.wasm\n  \
         engine submit --jobmanager http://127.0.0.1:8081 --detached word_count.wasm --socket 127.0.0.1:9000\n  \
+        engine submit --job-id 00000000000000000000000000000001 --state-dir state -D \
+        execution.checkpointing.interval=10s word_count.wasm --input logs --output counts\n  \
         engine submit --print-config"
 )]
 pub(crate) struct SubmitOptions {
@@ -96,6 +104,22 @@ pub(crate) struct SubmitOptions {
     /// Returns when the JobManager has taken the job, and prints its id.
     #[arg(short, long)]
     detached: bool,
+    /// Id of the job, 32 hexadecimal digits; without it one is drawn.
+    #[arg(long, value_name = "ID")]
+    job_id: Option<JobId>,
+    /// Keeps what the job needs to go on after its process ended. Submitted again with the same id, plugin and
+    /// arguments, a job that has not ended goes on from its latest checkpoint; one that has finished does nothing.
+    #[arg(long, value_name = "DIR", requires = "job_id")]
+    state_dir: Option<PathBuf>,
+    /// Goes on from a savepoint.
+    #[arg(short = 's', long, value_name = "PATH")]
+    from_savepoint: Option<PathBuf>,
+    /// Goes on from a checkpoint that was kept (…/chk-N).
+    #[arg(long, value_name = "PATH", conflicts_with = "from_savepoint")]
+    from_checkpoint: Option<PathBuf>,
+    /// Drops state of operators that the job does not have; without it, the job is refused.
+    #[arg(short = 'n', long)]
+    allow_non_restored_state: bool,
     /// Prints each setting with where it came from, and runs nothing.
     #[arg(long)]
     print_config: bool,
@@ -131,6 +155,7 @@ pub(crate) fn prepare(
     configuration: &Configuration,
     runtime: &PluginRuntime,
     site: Site,
+    job: JobId,
 ) -> Result<Prepared, CliError> {
     let (plugin, args) = plugin_and_args.split_first().expect("the command line demands a plugin");
     let path = PathBuf::from(plugin);
@@ -148,7 +173,7 @@ pub(crate) fn prepare(
         explicit.extend(ExplicitGrants::from_configuration(configuration));
     }
     let planned = program.plan(Submission {
-        job: JobId::random(),
+        job,
         args: args.to_vec(),
         configuration: configuration.clone(),
         explicit,
@@ -191,6 +216,12 @@ fn read_artifacts(artifacts: &[String]) -> Result<Vec<SentFile>, CliError> {
 pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
     let mut explicit = submit.program.settings();
     explicit.add("--jobmanager", &options::JOB_MANAGER_URL, submit.job_manager.jobmanager.as_ref());
+    for (option, path) in [("--from-savepoint", &submit.from_savepoint), ("--from-checkpoint", &submit.from_checkpoint)] {
+        let path = path.as_deref().map(savepoint::as_text).transpose()?;
+        explicit.add(option, &options::RECOVERY_PATH, path);
+    }
+    let allow = submit.allow_non_restored_state.then_some(true);
+    explicit.add("--allow-non-restored-state", &options::RECOVERY_IGNORE_UNCLAIMED, allow);
     let mut configuration = settings::load(global, &explicit)?;
     logging::start(global, "warn", None)?;
     if submit.print_config && submit.plugin_and_args.is_empty() {
@@ -203,6 +234,11 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
              where it is with --jobmanager URL"
         )));
     }
+    if remote && submit.state_dir.is_some() {
+        return Err(CliError::usage(anyhow::anyhow!(
+            "--state-dir is for a job that runs in this process: a JobManager keeps jobs in its own cluster.storage-dir"
+        )));
+    }
     let site = if remote { Site::Elsewhere } else { Site::Here };
     if !remote {
         // Weaker than all that the user says.
@@ -212,25 +248,101 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
     }
     let plugins =
         PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
-    let prepared = prepare(&submit.plugin_and_args, &submit.program, &configuration, &plugins, site)?;
+    let job = submit.job_id.unwrap_or_else(JobId::random);
+    if let (Some(directory), false) = (&submit.state_dir, submit.print_config) {
+        match take_up(&submit.plugin_and_args, directory, job, &configuration, &plugins, global.output)? {
+            Taken::Up(outcome) => return outcome,
+            Taken::IsNew => {}
+        }
+    }
+    let prepared = prepare(&submit.plugin_and_args, &submit.program, &configuration, &plugins, site, job)?;
     if submit.print_config {
         return settings::print_effective(&prepared.planned.job_graph.configuration, global.output);
     }
+    block_on(async {
+        if remote {
+            submit_remotely(prepared, &configuration, submit.detached, global.output).await
+        } else {
+            let Prepared { planned: PlannedJob { job_graph, .. }, program, artifacts } = prepared;
+            let artifacts = artifacts.into_iter().map(|artifact| artifact.content);
+            let blobs = std::iter::once(program.content).chain(artifacts).collect();
+            let start = Start::Submit { job_graph: Box::new(job_graph), blobs };
+            run_here(start, submit.state_dir, &configuration, &plugins, global.output).await
+        }
+    })
+}
+
+/// Runs the control plane of this process.
+fn block_on(run: impl Future<Output = Outcome>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
         .thread_name("control-plane")
         .enable_all()
         .build()?;
-    let outcome = runtime.block_on(async {
-        if remote {
-            submit_remotely(prepared, &configuration, submit.detached, global.output).await
-        } else {
-            run_here(prepared, &configuration, &plugins, global.output).await
-        }
-    });
+    let outcome = runtime.block_on(run);
     // A thread that reads standard input never ends by itself.
     runtime.shutdown_background();
     outcome
+}
+
+/// What became of a job that may be stored.
+enum Taken {
+    /// It was, and this became of it.
+    Up(Outcome),
+    /// It has to be submitted.
+    IsNew,
+}
+
+/// Goes on with a job that an earlier process left in its state directory.
+fn take_up(
+    plugin_and_args: &[String],
+    directory: &Path,
+    job: JobId,
+    configuration: &Configuration,
+    plugins: &Arc<PluginRuntime>,
+    output: Output,
+) -> Result<Taken, CliError> {
+    let stored = StoredJob::look(directory, job)?;
+    let (plugin, args) = plugin_and_args.split_first().expect("the command line demands a plugin");
+    if !matches!(stored, StoredJob::New) {
+        let content = read_plugin(Path::new(plugin), configuration)?;
+        stored.check_program(job, BlobStore::digest(&content), args)?;
+    }
+    let directory = || Some(directory.to_owned());
+    Ok(match stored {
+        StoredJob::New => Taken::IsNew,
+        StoredJob::Running(job_graph) => {
+            say(&format!("job {job} was left unfinished, and goes on"));
+            Taken::Up(block_on(run_here(Start::GoOn(job_graph), directory(), configuration, plugins, output)))
+        }
+        StoredJob::Ended(result, is_clean) => {
+            if !is_clean {
+                block_on(run_here(Start::CleanUp(job), directory(), configuration, plugins, output))?;
+            }
+            Taken::Up(match result.status {
+                JobStatus::Finished => {
+                    say(&format!("job {job} has FINISHED already: nothing is left to do"));
+                    Ok(())
+                }
+                status => {
+                    let why = result.failure.map_or_else(String::new, |failure| format!(": {}", failure.message));
+                    Err(CliError::failed(anyhow::anyhow!(
+                        "job {job} has ended as {status} already{why}; to run it anew, submit it under another --job-id"
+                    )))
+                }
+            })
+        }
+    })
+}
+
+/// What a cluster in this process is started for.
+enum Start {
+    /// A new job, with its plugin and artifacts.
+    Submit { job_graph: Box<JobGraph>, blobs: Vec<Bytes> },
+    /// A stored job, which the cluster finds itself.
+    GoOn(Box<JobGraph>),
+    /// What an ended job left is removed.
+    CleanUp(JobId),
 }
 
 async fn submit_remotely(prepared: Prepared, configuration: &Configuration, detached: bool, output: Output) -> Outcome {
@@ -270,31 +382,44 @@ fn warn_of_owner_settings(configuration: &Configuration) {
     }
 }
 
+/// With a state directory the job can outlive this process.
 async fn run_here(
-    prepared: Prepared,
+    start: Start,
+    state_dir: Option<PathBuf>,
     configuration: &Configuration,
     plugins: &Arc<PluginRuntime>,
     output: Output,
 ) -> Outcome {
-    let Prepared { planned: PlannedJob { job_graph, .. }, program, artifacts } = prepared;
+    let (job, slots_needed) = match &start {
+        Start::Submit { job_graph, .. } | Start::GoOn(job_graph) => {
+            (job_graph.job_id, slots(job_graph, configuration))
+        }
+        Start::CleanUp(job) => (*job, 1),
+    };
+    let is_durable = state_dir.is_some();
     let size = ClusterSize {
         task_executors: 1,
-        slots_per_task_executor: slots(&job_graph, configuration),
-        storage: Storage::Temporary,
+        slots_per_task_executor: slots_needed,
+        storage: state_dir.map_or(Storage::Temporary, |directory| Storage::OfJob(directory, job)),
         printed_rows: embedded::printed_rows(output),
     };
     // Before there is anything that would be left behind.
-    let end_requests = EndRequests::of_embedded_cluster()?;
+    let end_requests = if is_durable { EndRequests::of_client()? } else { EndRequests::of_embedded_cluster()? };
+    let mut terminations = signal(SignalKind::terminate())?;
     let cluster = embedded::start(configuration, size, plugins).await.map_err(CliError::failed)?;
-    let blobs = cluster.blobs();
-    for content in std::iter::once(&program.content).chain(artifacts.iter().map(|artifact| &artifact.content)) {
-        blobs.put(content).map_err(CliError::failed)?;
-    }
-    let job = job_graph.job_id;
     let client = JobClient::Embedded { gateway: cluster.gateway(), clock: Clock::System };
     let watched = async {
-        cluster.gateway().request(DispatcherRequest::SubmitJob(job_graph)).await.map_err(ClientError::from)?;
-        watch(&client, job, end_requests, &Clock::System).await
+        match start {
+            Start::Submit { job_graph, blobs } => {
+                for content in &blobs {
+                    cluster.blobs().put(content).map_err(CliError::failed)?;
+                }
+                cluster.gateway().request(DispatcherRequest::SubmitJob(*job_graph)).await.map_err(ClientError::from)?;
+            }
+            Start::GoOn(_) => {}
+            Start::CleanUp(_) => return Ok(None),
+        }
+        watch(&client, job, end_requests, &Clock::System).await.map(Some)
     };
     let outcome = tokio::select! {
         outcome = watched => outcome,
@@ -302,12 +427,18 @@ async fn run_here(
             Err(error) => CliError::failed(error),
             Ok(()) => CliError::failed(anyhow::anyhow!("the cluster ended before the job")),
         }),
+        _ = terminations.recv(), if is_durable => Err(CliError::failed(anyhow::anyhow!(
+            "job {job} is suspended, since this process was told to terminate: submit it again to go on"
+        ))),
     };
     // How the job ended is what counts; what could not be tidied up is only logged.
     if let Err(error) = cluster.shutdown().await {
         tracing::warn!("{:#}", anyhow::Error::from(error));
     }
-    conclude(&outcome?, output)
+    match outcome? {
+        Some(snapshot) => conclude(&snapshot, output),
+        None => Ok(()),
+    }
 }
 
 /// As many as were configured, else as many as the job needs.

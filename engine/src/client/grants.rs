@@ -241,7 +241,8 @@ pub fn decide(
                 }
                 if site == Site::Here {
                     // A directory of dead letters may hold those of other jobs.
-                    if !by_submitter {
+                    // Nor is there a rule for what a checkpoint's job wrote: its sinks go on from there.
+                    if !by_submitter && configuration.get(&options::RECOVERY_PATH).is_none() {
                         check_empty(&node, &path)?;
                     }
                     check_writable_directory(&path).map_err(unusable)?;

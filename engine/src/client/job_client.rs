@@ -48,6 +48,7 @@ fn details(response: DispatcherResponse) -> Result<JobDetails, ClientError> {
         DispatcherResponse::Acknowledged
         | DispatcherResponse::Jobs(_)
         | DispatcherResponse::TaskExecutors(_)
+        | DispatcherResponse::Snapshot(_)
         | DispatcherResponse::Refused(_) => Err(ClientError::UnexpectedAnswer),
     }
 }

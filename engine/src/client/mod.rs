@@ -116,7 +116,8 @@ impl ClientError {
                 RestClientError::Unreachable { .. }
                 | RestClientError::Transport { .. }
                 | RestClientError::Refused { .. }
-                | RestClientError::Unexpected { .. },
+                | RestClientError::Unexpected { .. }
+                | RestClientError::OperationFailed { .. },
             )
             | Self::UnexpectedAnswer => false,
         }

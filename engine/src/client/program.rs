@@ -17,7 +17,7 @@ use crate::{
         config::{Configuration, MemorySize, nearest, options},
         ids::{BlobDigest, JobId},
     },
-    connector::{self, Permissions, Role},
+    connector::{self, ConnectorError, Permissions, Role},
     graph::{
         digest::graph_digest,
         job_graph::{Artifact, Grants, JobGraph, ProgramSpec},
@@ -144,7 +144,10 @@ impl Program {
         let grants =
             grants::decide(&stream_graph, &submission.args, &configuration, &submission.explicit, submission.site)?;
         match submission.site {
-            Site::Here => check_access(&stream_graph, &grants)?,
+            Site::Here => {
+                let goes_on = configuration.get(&options::RECOVERY_PATH).is_some();
+                check_access(&stream_graph, &grants, goes_on)?;
+            }
             Site::Elsewhere => grants::make_paths_absolute(&mut stream_graph),
         }
         let spec = JobSpec {
@@ -175,12 +178,16 @@ fn check_connectors(stream_graph: &StreamGraph) -> Result<(), ClientError> {
 }
 
 /// Looks whether what sources read is there, and whether sinks can use their destinations.
-fn check_access(stream_graph: &StreamGraph, grants: &Grants) -> Result<(), ClientError> {
+/// Those of a job that goes on from a checkpoint may have been written into.
+fn check_access(stream_graph: &StreamGraph, grants: &Grants, goes_on: bool) -> Result<(), ClientError> {
     let Grants { read, write, net } = grants.clone();
     let permissions = Permissions { read, write, net };
     for (node, connector, role) in connectors(stream_graph) {
-        connector::check_access(connector, role, &permissions)
-            .map_err(|source| ClientError::Connector { node: node.name.clone(), source })?;
+        match connector::check_access(connector, role, &permissions) {
+            Ok(()) => {}
+            Err(ConnectorError::DestinationNotEmpty { .. }) if goes_on => {}
+            Err(source) => return Err(ClientError::Connector { node: node.name.clone(), source }),
+        }
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Talks to a JobManager's REST endpoint over HTTP. Every call blocks its thread,
 //! for at most `client.timeout`.
 
-use std::io;
+use std::{io, time::Duration};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -19,6 +19,10 @@ use crate::{
 
 /// Bytes of an answer that are read.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// First pause between two questions about an operation; doubled up to [`OPERATION_PAUSE_MAX`].
+const OPERATION_PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Longest pause between two questions about an operation.
+const OPERATION_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Where a JobManager is looked for if nothing says where it is.
 pub const DEFAULT_HOST: &str = "127.0.0.1";
 
@@ -62,6 +66,12 @@ pub enum RestClientError {
         /// What was odd.
         problem: String,
     },
+    /// What was asked for was begun and failed.
+    #[error("{message}")]
+    OperationFailed {
+        /// Why.
+        message: String,
+    },
     /// No job has an id that begins so.
     #[error("there is no job {text}; `engine list -a` shows all")]
     NoSuchJob {
@@ -84,7 +94,11 @@ impl RestClientError {
         match self {
             Self::Unreachable { .. } | Self::Transport { .. } => true,
             Self::Refused { status, .. } => *status == 503 || *status == 429,
-            Self::BadUrl(_) | Self::Unexpected { .. } | Self::NoSuchJob { .. } | Self::AmbiguousJob { .. } => false,
+            Self::BadUrl(_)
+            | Self::Unexpected { .. }
+            | Self::OperationFailed { .. }
+            | Self::NoSuchJob { .. }
+            | Self::AmbiguousJob { .. } => false,
         }
     }
 
@@ -196,6 +210,47 @@ impl RestClient {
     /// As [`RestClient::get`].
     pub fn get_text(&self, path: &str) -> Result<String, RestClientError> {
         self.answer(&format!("read {path}"), self.agent.get(format!("{}/v1{path}", self.url)).call())
+    }
+
+    /// Sends a JSON body to a path that begins with a slash.
+    ///
+    /// # Errors
+    /// As [`RestClient::get`].
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value, RestClientError> {
+        let request = self.agent.post(format!("{}/v1{path}", self.url)).content_type("application/json");
+        self.json(&format!("ask for {path}"), request.send(body.to_string()))
+    }
+
+    /// Has the JobManager do something that takes its time, and waits for the outcome, which is
+    /// asked for at the path that `polled` makes of the operation's id.
+    ///
+    /// # Errors
+    /// Returns an error if there is no answer, a refusal, or the operation fails.
+    pub fn operate(
+        &self,
+        path: &str,
+        body: &Value,
+        polled: impl Fn(&str) -> String,
+    ) -> Result<Value, RestClientError> {
+        let begun = self.post(path, body)?;
+        let Some(id) = begun["request-id"].as_str() else {
+            return Err(self.unexpected("it does not name the operation".to_owned()));
+        };
+        let path = polled(id);
+        let mut pause = OPERATION_PAUSE_MIN;
+        loop {
+            let answer = self.get(&path)?;
+            if answer["status"]["id"] == "COMPLETED" {
+                let operation = &answer["operation"];
+                let failure = ["failure-cause", "failureCause"].iter().find_map(|key| operation[*key]["stack-trace"].as_str());
+                return match failure {
+                    None => Ok(operation.clone()),
+                    Some(message) => Err(RestClientError::OperationFailed { message: message.to_owned() }),
+                };
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(OPERATION_PAUSE_MAX);
+        }
     }
 
     /// All jobs, running and ended.

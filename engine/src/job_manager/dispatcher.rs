@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   submit: checks -> blobs referenced -> graph stored -> JobMaster started -> acknowledged
-//!   end:    details kept -> result stored as dirty -> graph and blobs removed -> clean
+//!   end:    details kept -> result stored as dirty -> checkpoints, graph and blobs removed -> clean
 //! ```
 //!
 //! A crash at any point of it is made good by the next leader: [`Dispatcher::recover`]
@@ -28,7 +28,7 @@ use super::{
     blob_store::{BlobError, BlobStore},
     job_graph_store::{JobGraphStore, JobGraphStoreError},
     job_master_runner::{JobMasterFactory, JobMasterRunner},
-    job_result_store::{JobResult, JobResultStore, JobResultStoreError},
+    job_result_store::{JobResult, JobResultStore, JobResultStoreError, SubmittedProgram},
     leader_election::LeaderElection,
     terminated_jobs::TerminatedJobs,
 };
@@ -39,6 +39,7 @@ use crate::{
         ids::{BlobDigest, DispatcherId, JobId, JobMasterId},
         status::{ExecutionState, JobStatus},
     },
+    checkpoint::CheckpointStorageError,
     graph::job_graph::JobGraph,
     protocol::{
         dispatcher::{
@@ -46,7 +47,7 @@ use crate::{
             JobStatusChanged, JobTerminated,
         },
         job_details::{FailureEntry, JobDetails, JobOverview, TaskExecutorDetails, VertexDetails},
-        job_master::{FailureCause, JobMasterMessage, Recoverability},
+        job_master::{FailureCause, JobMasterMessage, Recoverability, SnapshotRequest, TakenSnapshot},
         resource_manager::ResourceManagerMessage,
         rpc::{Address, Endpoint, Envelope, Fence, Message},
     },
@@ -70,6 +71,9 @@ pub type JobMasterSpawner = Box<dyn FnMut(JobId, JobMasterId, Box<dyn Endpoint +
 /// Is told why this process cannot go on.
 pub type FatalErrorHandler = Arc<dyn Fn(String) + Send + Sync>;
 
+/// Deletes the checkpoints of a job that ended so, unless they are to be kept. May be repeated.
+pub type CheckpointDeleter = Arc<dyn Fn(&JobGraph, JobStatus) -> Result<(), CheckpointStorageError> + Send + Sync>;
+
 /// What a Dispatcher takes from the configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DispatcherConfig {
@@ -77,6 +81,17 @@ pub struct DispatcherConfig {
     pub job_store_bytes_max: u64,
     /// Time for which ended jobs are shown.
     pub job_store_expiration: Duration,
+    /// Which stored jobs are run.
+    pub recovery: Recovery,
+}
+
+/// Which of the stored jobs that have not ended a Dispatcher runs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Recovery {
+    /// All.
+    All,
+    /// This one; others stay stored.
+    Only(JobId),
 }
 
 impl DispatcherConfig {
@@ -85,6 +100,7 @@ impl DispatcherConfig {
         Self {
             job_store_bytes_max: configuration.get(&options::JOB_STORE_CACHE_SIZE).0,
             job_store_expiration: configuration.get(&options::JOB_STORE_EXPIRATION),
+            recovery: Recovery::All,
         }
     }
 }
@@ -105,6 +121,8 @@ pub struct DispatcherParts {
     pub blobs: Arc<BlobStore>,
     /// Makes JobMasters.
     pub job_master_factory: JobMasterFactory,
+    /// Deletes the checkpoints of ended jobs.
+    pub delete_checkpoints: CheckpointDeleter,
     /// Runs them.
     pub spawn: JobMasterSpawner,
     /// Is told if results cannot be stored or a recovered job cannot be run.
@@ -183,6 +201,7 @@ struct Question {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum QuestionAbout {
     Job(JobId),
+    Snapshot(JobId),
     TaskExecutors,
 }
 
@@ -213,6 +232,7 @@ pub struct Dispatcher {
     results: JobResultStore,
     blobs: Arc<BlobStore>,
     job_master_factory: JobMasterFactory,
+    delete_checkpoints: CheckpointDeleter,
     spawn: JobMasterSpawner,
     on_fatal_error: FatalErrorHandler,
     recovered: Vec<JobGraph>,
@@ -245,7 +265,10 @@ impl Dispatcher {
             }
             let Some(graph) = graphs.recover(job)? else { continue };
             blobs.reference(job, blobs_of(&graph)).map_err(|source| RecoveryError::Blobs { job, source })?;
-            recovered.push(graph);
+            match config.recovery {
+                Recovery::Only(wanted) if wanted != job => {}
+                Recovery::All | Recovery::Only(_) => recovered.push(graph),
+            }
         }
         let cleanup = || Cleanup { next_try: Timestamp::MIN, wait: CLEANUP_INITIAL_WAIT };
         let cleanups = results.dirty_jobs()?.into_iter().map(|job| (job, cleanup())).collect();
@@ -260,6 +283,7 @@ impl Dispatcher {
             results,
             blobs,
             job_master_factory: parts.job_master_factory,
+            delete_checkpoints: parts.delete_checkpoints,
             spawn: parts.spawn,
             on_fatal_error: parts.on_fatal_error,
             recovered,
@@ -295,7 +319,9 @@ impl Dispatcher {
             DispatcherMessage::JobMasterFailed(failed) => !is_led(&failed.job, &failed.job_master),
             DispatcherMessage::JobMasterClosed(job, job_master) => !is_led(job, job_master),
             // Found by their numbers, which are given once per leadership.
-            DispatcherMessage::JobDetails(..) | DispatcherMessage::TaskExecutors(..) => match envelope.fence {
+            DispatcherMessage::JobDetails(..)
+            | DispatcherMessage::TaskExecutors(..)
+            | DispatcherMessage::SnapshotTaken(..) => match envelope.fence {
                 Fence::Dispatcher(id) => id != self.id,
                 Fence::None | Fence::JobMaster(_) | Fence::ResourceManager(_) => false,
             },
@@ -313,6 +339,7 @@ impl Dispatcher {
             DispatcherMessage::JobMasterClosed(job, job_master) => self.job_master_closed(job, job_master, now),
             DispatcherMessage::JobDetails(number, details) => self.details_came(number, details),
             DispatcherMessage::TaskExecutors(number, list) => self.task_executors_came(number, list),
+            DispatcherMessage::SnapshotTaken(number, result) => self.snapshot_came(number, result),
             DispatcherMessage::Stop(reason) => self.stop(&reason, now),
         }
     }
@@ -329,6 +356,7 @@ impl Dispatcher {
                 self.answer(&asker, DispatcherResponse::Jobs(jobs));
             }
             DispatcherRequest::JobDetails(job) => self.ask_for_details(asker, job, now),
+            DispatcherRequest::TakeSnapshot(job, request) => self.take_snapshot(asker, job, request),
             DispatcherRequest::AwaitTermination(job) => self.await_termination(asker, job),
             DispatcherRequest::ListTaskExecutors => self.ask_for_task_executors(asker, now),
             DispatcherRequest::Shutdown => {
@@ -441,7 +469,15 @@ impl Dispatcher {
         known.phase = JobPhase::Terminating;
         known.overview = overview_of(&details);
         let mut waiting = mem::take(&mut known.waiting);
+        let program = &known.graph.program;
+        let program = SubmittedProgram { plugin: program.plugin, args: program.args.clone() };
         // The JobMaster will not read what it was asked and has not answered.
+        let about = QuestionAbout::Snapshot(details.job);
+        let snapshots = self.questions.extract_if(.., |_, question| question.about == about);
+        for Question { asker, .. } in snapshots.map(|(_, question)| question).collect::<Vec<_>>() {
+            let message = format!("job {} has ended as {} before it was taken", details.job, details.status);
+            self.answer_result(&asker, Err(DispatcherError::SnapshotFailed(message)));
+        }
         let about = QuestionAbout::Job(details.job);
         let unanswered = self.questions.extract_if(.., |_, question| question.about == about);
         waiting.extend(unanswered.map(|(_, question)| question.asker));
@@ -452,7 +488,7 @@ impl Dispatcher {
             return;
         }
         let job = details.job;
-        let result = result_of(&details);
+        let result = result_of(&details, program);
         self.terminated.insert(details.clone(), overview_of(&details), now);
         if let Err(error) = self.results.create_dirty(result) {
             // Not stored, the job would run again after a restart, so nothing may go on.
@@ -514,6 +550,10 @@ impl Dispatcher {
     }
 
     fn try_clean_up(&mut self, job: JobId) -> Result<(), Box<dyn Error>> {
+        // Only now that its result is durable: without them it could not go on after a crash.
+        if let (Some(result), Some(graph)) = (self.results.result(job)?, self.graphs.recover(job)?) {
+            (self.delete_checkpoints)(&graph, result.status)?;
+        }
         self.graphs.remove(job)?;
         self.blobs.release(job)?;
         if self.results.has_result(job) {
@@ -591,6 +631,40 @@ impl Dispatcher {
         }
     }
 
+    /// Passes on to the JobMaster, which answers when the checkpoint is complete: its timeout counts.
+    fn take_snapshot(&mut self, asker: Asker, job: JobId, request: SnapshotRequest) {
+        match self.jobs.get(&job) {
+            Some(known) if known.phase == JobPhase::Running => {
+                let job_master = known.job_master;
+                let number = self.ask(asker, QuestionAbout::Snapshot(job), Timestamp::MAX);
+                self.send_to_job_master(job, job_master, JobMasterMessage::TriggerSnapshot(number, request));
+            }
+            Some(known) => {
+                let status = known.overview.status;
+                let message = format!("job {job} is {status}: a checkpoint can be taken while it is RUNNING only");
+                self.answer_result(&asker, Err(DispatcherError::SnapshotFailed(message)));
+            }
+            None => {
+                let error = match self.ended_status(job) {
+                    Ok(Some(status)) => {
+                        DispatcherError::SnapshotFailed(format!("job {job} has ended as {status}: nothing is left to take"))
+                    }
+                    Ok(None) => DispatcherError::UnknownJob(job),
+                    Err(error) => error,
+                };
+                self.answer_result(&asker, Err(error));
+            }
+        }
+    }
+
+    fn snapshot_came(&mut self, number: u64, result: Result<TakenSnapshot, String>) {
+        let Some(question) = self.questions.remove(&number) else { return };
+        match result {
+            Ok(taken) => self.answer(&question.asker, DispatcherResponse::Snapshot(taken)),
+            Err(message) => self.answer_result(&question.asker, Err(DispatcherError::SnapshotFailed(message))),
+        }
+    }
+
     fn ask_for_task_executors(&mut self, asker: Asker, now: Timestamp) {
         let Some(fence) = self.election.leader(&Address::ResourceManager) else {
             let error = DispatcherError::NoLeader("ResourceManager".to_owned());
@@ -639,6 +713,7 @@ impl Dispatcher {
             let waited = format_duration(ASK_TIMEOUT);
             let who = match question.about {
                 QuestionAbout::Job(job) => format!("JobMaster of job {job} that answers within {waited}"),
+                QuestionAbout::Snapshot(job) => format!("JobMaster of job {job}"),
                 QuestionAbout::TaskExecutors => format!("ResourceManager that answers within {waited}"),
             };
             self.answer_result(&question.asker, Err(DispatcherError::NoLeader(who)));
@@ -865,6 +940,7 @@ pub(crate) fn details_of_graph(
         slot_shortage: None,
         failures: root_failure.iter().cloned().collect(),
         root_failure,
+        checkpoints: None,
     }
 }
 
@@ -888,7 +964,7 @@ pub(crate) fn overview_of(details: &JobDetails) -> JobOverview {
     }
 }
 
-fn result_of(details: &JobDetails) -> JobResult {
+fn result_of(details: &JobDetails, program: SubmittedProgram) -> JobResult {
     let overview = overview_of(details);
     JobResult {
         job_id: details.job,
@@ -896,6 +972,7 @@ fn result_of(details: &JobDetails) -> JobResult {
         status: details.status,
         started: overview.started,
         ended: overview.ended.unwrap_or(overview.last_modified),
+        program: Some(program),
         failure: match details.status {
             JobStatus::Failed => details.root_failure.as_ref().map(|entry| entry.cause.clone()),
             JobStatus::Initializing

@@ -11,7 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::storage::{self, Durability, StorageDir, StorageError};
 use crate::{
-    base::{clock::Timestamp, ids::JobId, status::JobStatus},
+    base::{
+        clock::Timestamp,
+        ids::{BlobDigest, JobId},
+        status::JobStatus,
+    },
     protocol::job_master::FailureCause,
 };
 
@@ -35,6 +39,19 @@ pub struct JobResult {
     pub ended: Timestamp,
     /// Why it failed.
     pub failure: Option<FailureCause>,
+    /// What ran.
+    #[serde(default)]
+    pub program: Option<SubmittedProgram>,
+}
+
+/// What a job ran.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SubmittedProgram {
+    /// The plugin.
+    pub plugin: BlobDigest,
+    /// Arguments of its program.
+    pub args: Vec<String>,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -171,6 +188,7 @@ mod tests {
             started: Timestamp(1),
             ended: Timestamp(2),
             failure: None,
+            program: Some(SubmittedProgram { plugin: BlobDigest::from_bytes([1; 32]), args: vec!["--a".to_owned()] }),
         }
     }
 

@@ -5,25 +5,32 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use super::{TaskExecutorContext, TaskStarterFactory};
+use super::{JobMasterContext, JobMasterFactoryMaker, TaskExecutorContext, TaskStarterFactory};
 use crate::{
     base::{
         clock::Clock,
-        config::Configuration,
+        config::{Configuration, options},
         ids::{BlobDigest, ExecutionGraphId, JobId, ResourceId},
     },
+    checkpoint::CheckpointStorage,
     connector::{self, Permissions},
     job_manager::{
         blob_store::BlobStore,
-        job_master::{Connectors, JobMaster, JobMasterParts},
+        dispatcher::CheckpointDeleter,
+        job_master::{
+            Connectors, JobMaster, JobMasterParts,
+            checkpoint_coordinator::{settings::location_to_delete, storage::ThreadedStore},
+            effective_configuration,
+        },
         job_master_runner::JobMasterFactory,
     },
     protocol::{
         job_master::{FailureCause, Recoverability},
-        rpc::{Endpoint, Fence},
+        rpc::{Address, Endpoint, Envelope, Fence, Message},
         task_executor::{JobInformation, TaskDeployment},
     },
     task_manager::{
@@ -35,10 +42,24 @@ use crate::{
     wasm::PluginRuntime,
 };
 
-/// Makes JobMasters that reach the native connectors.
-pub fn job_master_factory(configuration: Configuration, clock: Clock) -> JobMasterFactory {
+/// Makes JobMasters that reach the native connectors and store checkpoints.
+pub fn job_master_factory(configuration: Configuration, clock: Clock) -> JobMasterFactoryMaker {
+    Arc::new(move |context| make_job_master_factory(configuration.clone(), clock.clone(), context))
+}
+
+fn make_job_master_factory(
+    configuration: Configuration,
+    clock: Clock,
+    JobMasterContext { state_directory, send }: JobMasterContext,
+) -> JobMasterFactory {
     Arc::new(move |job_graph, job_master_id| {
         let job_id = job_graph.job_id;
+        let send = Arc::clone(&send);
+        let address = Address::JobMaster(job_id);
+        let send_to_itself = move |message| {
+            let (from, to) = (address.clone(), address.clone());
+            send(Envelope { from, to, fence: Fence::JobMaster(job_master_id), message: Message::JobMaster(message) });
+        };
         let share = |permissions: &Permissions| Arc::new(permissions.clone());
         let connectors = Connectors {
             enumerators: Arc::new(move |spec, parallelism, record_type, permissions, restored| {
@@ -54,11 +75,26 @@ pub fn job_master_factory(configuration: Configuration, clock: Clock) -> JobMast
             submitted: clock.now(),
             configuration: configuration.clone(),
             connectors,
+            checkpoint_store: Box::new(ThreadedStore::new(Arc::new(send_to_itself))),
+            state_directory: state_directory.clone(),
             dispatcher: Fence::None,
         };
         match JobMaster::new(parts) {
             Ok(job_master) => Ok(Box::new(job_master) as Box<dyn Endpoint + Send>),
             Err(error) => Err(unrecoverable("invalid-job", &error)),
+        }
+    })
+}
+
+/// Deletes the checkpoints of ended jobs that are not to be kept.
+pub fn checkpoint_deleter(configuration: Configuration, state_directory: PathBuf) -> CheckpointDeleter {
+    Arc::new(move |job_graph, status| {
+        let configuration = effective_configuration(&configuration, &job_graph.configuration);
+        // Without an interval none was stored.
+        let takes_checkpoints = configuration.get(&options::CHECKPOINTING_INTERVAL).is_some();
+        match location_to_delete(&configuration, job_graph.job_id, &state_directory, status) {
+            Some(location) if takes_checkpoints => CheckpointStorage::open(location)?.delete_all(),
+            Some(_) | None => Ok(()),
         }
     })
 }

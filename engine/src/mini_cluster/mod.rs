@@ -31,7 +31,8 @@ use crate::{
     job_manager::{
         blob_store::{BlobError, BlobStore},
         dispatcher::{
-            Dispatcher, DispatcherConfig, DispatcherParts, FatalErrorHandler, JobMasterSpawner, RecoveryError,
+            Dispatcher, DispatcherConfig, DispatcherParts, FatalErrorHandler, JobMasterSpawner, Recovery,
+            RecoveryError,
         },
         job_graph_store::{JobGraphStore, JobGraphStoreError},
         job_master_runner::{JobMasterFactory, job_master_closed, job_master_failed},
@@ -44,7 +45,7 @@ use crate::{
         dispatcher::{DispatcherMessage, JobMasterFailed},
         job_master::{FailureCause, Recoverability},
         rpc::{
-            Address, AddressTaken, DispatcherGateway, Endpoint, Envelope, Fence, Handlers, Mailbox, Message,
+            Address, AddressTaken, Delivery, DispatcherGateway, Endpoint, Envelope, Fence, Handlers, Mailbox, Message,
             RpcService, Transport, run_endpoint, run_gateway,
         },
         task_executor::TaskExecutorMessage,
@@ -60,6 +61,8 @@ const CALLS_MAX: usize = 64;
 /// Time that one loop has to end when the cluster is shut down: above what Dispatcher
 /// and TaskExecutor give their jobs and tasks.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
+/// Pause of a thread before it tries a full queue again.
+const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(5);
 /// The one client address of a process: its gateway.
 const GATEWAY: Address = Address::Client(0);
 
@@ -70,6 +73,8 @@ pub enum Storage {
     Temporary,
     /// In a directory that the next cluster takes over.
     Directory(PathBuf),
+    /// In a directory of which only this job is taken over.
+    OfJob(PathBuf, JobId),
 }
 
 /// What a TaskExecutor's tasks are given.
@@ -87,6 +92,17 @@ pub struct TaskExecutorContext {
 /// Makes the [`TaskStarter`] of each TaskExecutor.
 pub type TaskStarterFactory = Arc<dyn Fn(TaskExecutorContext) -> TaskStarter + Send + Sync>;
 
+/// What JobMasters are given.
+pub struct JobMasterContext {
+    /// Where the cluster keeps its state.
+    pub state_directory: PathBuf,
+    /// Puts a message into its receiver's queue, from a thread that may wait for room in it.
+    pub send: Arc<dyn Fn(Envelope) + Send + Sync>,
+}
+
+/// Makes the [`JobMasterFactory`] of a cluster.
+pub type JobMasterFactoryMaker = Arc<dyn Fn(JobMasterContext) -> JobMasterFactory + Send + Sync>;
+
 /// What a cluster is made of.
 #[derive(Clone)]
 pub struct MiniClusterConfig {
@@ -103,7 +119,7 @@ pub struct MiniClusterConfig {
     /// Whether messages go through the codec.
     pub transport: Transport,
     /// Makes JobMasters.
-    pub job_master_factory: JobMasterFactory,
+    pub job_master_factory: JobMasterFactoryMaker,
     /// Starts tasks.
     pub task_starter_factory: TaskStarterFactory,
 }
@@ -189,7 +205,7 @@ impl MiniCluster {
     pub async fn start(config: MiniClusterConfig) -> Result<Self, ClusterError> {
         let storage = Arc::new(match &config.storage {
             Storage::Temporary => StorageDir::temporary()?,
-            Storage::Directory(path) => StorageDir::open(path)?,
+            Storage::Directory(path) | Storage::OfJob(path, _) => StorageDir::open(path)?,
         });
         let services = Services {
             blobs: Arc::new(BlobStore::open(&storage)?),
@@ -396,15 +412,35 @@ impl Services {
         let on_fatal_error: FatalErrorHandler = Arc::new(move |problem| fail(&state, problem));
         Ok(DispatcherParts {
             id,
-            config: DispatcherConfig::from_configuration(&self.config.configuration),
+            config: DispatcherConfig {
+                recovery: match self.config.storage {
+                    Storage::OfJob(_, job) => Recovery::Only(job),
+                    Storage::Temporary | Storage::Directory(_) => Recovery::All,
+                },
+                ..DispatcherConfig::from_configuration(&self.config.configuration)
+            },
             election: self.election.clone(),
             graphs: JobGraphStore::open(&self.storage)?,
             results: JobResultStore::open(&self.storage)?,
             blobs: Arc::clone(&self.blobs),
-            job_master_factory: Arc::clone(&self.config.job_master_factory),
+            job_master_factory: (self.config.job_master_factory)(self.job_master_context()),
+            delete_checkpoints: components::checkpoint_deleter(
+                self.config.configuration.clone(),
+                self.storage.path().to_owned(),
+            ),
             spawn: self.job_master_spawner(alive),
             on_fatal_error,
         })
+    }
+
+    fn job_master_context(&self) -> JobMasterContext {
+        let rpc = self.rpc.clone();
+        let send = move |envelope: Envelope| {
+            while rpc.send(envelope.clone()) == Delivery::QueueFull {
+                std::thread::sleep(FULL_QUEUE_PAUSE);
+            }
+        };
+        JobMasterContext { state_directory: self.storage.path().to_owned(), send: Arc::new(send) }
     }
 
     /// Each loop holds a clone of `alive` until it has ended.

@@ -158,7 +158,13 @@ impl ScriptedJobMaster {
             JobMasterMessage::ReportWatermark(_) => {}
             JobMasterMessage::AcknowledgeCheckpoint(_)
             | JobMasterMessage::DeclineCheckpoint(_)
-            | JobMasterMessage::EndOfDataReached(_) => {}
+            | JobMasterMessage::EndOfDataReached(_)
+            | JobMasterMessage::CheckpointStored(..)
+            | JobMasterMessage::CheckpointsDiscarded
+            | JobMasterMessage::CheckpointVerified(..) => {}
+            JobMasterMessage::TriggerSnapshot(number, _) => {
+                self.tell_dispatcher(DispatcherMessage::SnapshotTaken(number, Err("as scripted".to_owned())));
+            }
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => {
                 let id = heartbeat.task_executor;
                 let reported: BTreeSet<_> = heartbeat.tasks.iter().map(|(attempt, _)| *attempt).collect();

@@ -457,7 +457,9 @@ impl Simulation {
                 job.end = Some(details.status);
             }
             DispatcherResponse::Acknowledged | DispatcherResponse::Refused(_) => {}
-            DispatcherResponse::Jobs(_) | DispatcherResponse::TaskExecutors(_) => panic!("not asked"),
+            DispatcherResponse::Jobs(_) | DispatcherResponse::TaskExecutors(_) | DispatcherResponse::Snapshot(_) => {
+                panic!("not asked")
+            }
         }
     }
 
@@ -563,6 +565,7 @@ fn dispatcher(
         results: JobResultStore::open(storage).unwrap(),
         blobs,
         job_master_factory,
+        delete_checkpoints: Arc::new(|_, _| Ok(())),
         spawn: Box::new(move |job, job_master, endpoint| spawned.lock().unwrap().push((job, job_master, endpoint))),
         on_fatal_error: Arc::new(|problem| panic!("{problem}")),
     })

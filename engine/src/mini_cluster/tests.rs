@@ -86,9 +86,12 @@ fn config(behaviour: Behaviour, storage: Storage) -> TestCluster {
         clock,
         storage,
         transport: Transport::Wire,
-        job_master_factory: Arc::new(move |graph, job_master| {
-            assert_ne!(behaviour, Behaviour::PanicInJobMaster, "as told");
-            Ok(Box::new(ScriptedJobMaster::new(graph, job_master, factory_clock.now())))
+        job_master_factory: Arc::new(move |_| {
+            let clock = factory_clock.clone();
+            Arc::new(move |graph, job_master| {
+                assert_ne!(behaviour, Behaviour::PanicInJobMaster, "as told");
+                Ok(Box::new(ScriptedJobMaster::new(graph, job_master, clock.now())))
+            })
         }),
         task_starter_factory: Arc::new({
             let (started, ended) = (Arc::clone(&started), Arc::clone(&ended));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     job_details::{JobDetails, JobOverview, TaskExecutorDetails},
-    job_master::FailureCause,
+    job_master::{FailureCause, SnapshotRequest, TakenSnapshot},
 };
 use crate::{
     base::{
@@ -27,6 +27,9 @@ pub enum DispatcherMessage {
     JobDetails(u64, JobDetails),
     /// The ResourceManager answers `ResourceManagerMessage::RequestTaskExecutors`.
     TaskExecutors(u64, Vec<TaskExecutorDetails>),
+    /// A JobMaster answers [`super::job_master::JobMasterMessage::TriggerSnapshot`]: what was taken,
+    /// or in one line why not.
+    SnapshotTaken(u64, Result<TakenSnapshot, String>),
     /// A JobMaster could not be made, or its loop died.
     JobMasterFailed(JobMasterFailed),
     /// The loop of a JobMaster has ended and its address is free.
@@ -77,6 +80,8 @@ pub enum DispatcherRequest {
     ListJobs,
     /// Tells all about a job.
     JobDetails(JobId),
+    /// Takes a checkpoint or savepoint, and answers when it is complete; with stopping, when the job has FINISHED.
+    TakeSnapshot(JobId, SnapshotRequest),
     /// Answers when the job has ended.
     AwaitTermination(JobId),
     /// Lists TaskExecutors.
@@ -97,6 +102,8 @@ pub enum DispatcherResponse {
     Details(JobDetails),
     /// Answer to `ListTaskExecutors`.
     TaskExecutors(Vec<TaskExecutorDetails>),
+    /// Answer to `TakeSnapshot`.
+    Snapshot(TakenSnapshot),
     /// The request was refused.
     Refused(DispatcherError),
 }
@@ -125,6 +132,9 @@ pub enum DispatcherError {
     /// The job could not be stored.
     #[error("the job could not be stored: {0}")]
     Storage(String),
+    /// A checkpoint or savepoint was not taken.
+    #[error("{0}")]
+    SnapshotFailed(String),
     /// There is no leader.
     #[error("there is no leading {0} at the moment; try again")]
     NoLeader(String),

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::job_master::{FailureCause, TaskMetrics};
+use super::{
+    checkpoint_details::CheckpointStatistics,
+    job_master::{FailureCause, TaskMetrics},
+};
 use crate::base::{
     clock::Timestamp,
     config::Configuration,
@@ -59,6 +62,8 @@ pub struct JobDetails {
     pub root_failure: Option<FailureEntry>,
     /// Failures, the newest first.
     pub failures: Vec<FailureEntry>,
+    /// Its checkpoints; none: it takes none by itself, and none was asked for.
+    pub checkpoints: Option<Box<CheckpointStatistics>>,
 }
 
 /// A job waits for slots.

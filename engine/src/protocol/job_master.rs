@@ -6,7 +6,7 @@ use crate::{
     base::{
         clock::Timestamp,
         ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
-        stream_element::CheckpointId,
+        stream_element::{CheckpointId, SnapshotLocation, StopMode},
     },
     checkpoint::TaskStateSnapshot,
     connector::{Committable, SplitAssignment},
@@ -48,6 +48,9 @@ pub struct FailureCause {
     /// Whether a restart can help.
     pub recoverability: Recoverability,
 }
+
+/// Code of the failure of a task that cannot go on from its checkpoint.
+pub const RESTORE_FAILURE: &str = "restore-failed";
 
 /// Counters of one task since its start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -116,6 +119,10 @@ pub mod operator_metrics {
     pub const STATE_CACHE_HITS: &str = "stateCacheHits";
     /// Entries of keyed state that the plugin had to ask for. Counted by the plugin.
     pub const STATE_CACHE_MISSES: &str = "stateCacheMisses";
+    /// Bytes of keyed state in the plugin's own memory, about. Told by the plugin.
+    pub const STATE_CACHE_BYTES: &str = "stateCacheBytes";
+    /// Entries of keyed state in the plugin's own memory. Told by the plugin.
+    pub const STATE_CACHE_ENTRIES: &str = "stateCacheEntries";
 }
 
 /// A metric of one operator.
@@ -258,6 +265,32 @@ pub enum CheckpointFailureReason {
     TriggerCheckpointFailure,
 }
 
+impl CheckpointFailureReason {
+    /// What people read.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::TooManyCheckpointRequests => "too many checkpoints were asked for",
+            Self::MinimumTimeBetweenCheckpoints => "the last checkpoint completed too recently",
+            Self::NotAllRequiredTasksRunning => "not all tasks that must take part are RUNNING",
+            Self::IoException => "the storage of checkpoints could not be used",
+            Self::CheckpointAsyncException => "a task could not store its state",
+            Self::CheckpointSubsumed => "a later checkpoint took its place",
+            Self::CheckpointDeclinedOnCancellationBarrier => "a task before gave it up",
+            Self::CheckpointDeclined => "a task failed to take its snapshot",
+            Self::CheckpointDeclinedTaskNotReady => "a task was not ready",
+            Self::CheckpointDeclinedTaskClosing => "a task was ending",
+            Self::CheckpointDeclinedInputEndOfStream => "an input ended while barriers were awaited",
+            Self::CheckpointExpired => "it expired before it was complete",
+            Self::CheckpointCoordinatorShutdown => "the job ended",
+            Self::CheckpointCoordinatorSuspend => "the job does not run",
+            Self::JobFailoverRegion => "tasks are restarted",
+            Self::TaskFailure => "a task failed",
+            Self::FinalizeCheckpointFailure => "its metadata could not be stored",
+            Self::TriggerCheckpointFailure => "it could not be begun",
+        }
+    }
+}
+
 /// A task gives a checkpoint up.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DeclineCheckpoint {
@@ -269,6 +302,29 @@ pub struct DeclineCheckpoint {
     pub reason: CheckpointFailureReason,
     /// One line: what, where and what to do.
     pub message: String,
+}
+
+/// What a user wants to be taken.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum SnapshotRequest {
+    /// A checkpoint.
+    Checkpoint {
+        /// All state is to be written.
+        is_full: bool,
+    },
+    /// A savepoint below a directory; none: below the configured one.
+    Savepoint(Option<SnapshotLocation>),
+    /// A savepoint behind which the job stops.
+    StopWithSavepoint(Option<SnapshotLocation>, StopMode),
+}
+
+/// What a user wanted was taken.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TakenSnapshot {
+    /// Its number.
+    pub checkpoint_id: CheckpointId,
+    /// The directory of its metadata.
+    pub location: SnapshotLocation,
 }
 
 /// A slot that a TaskExecutor offers.
@@ -324,6 +380,14 @@ pub enum JobMasterMessage {
     TaskExecutorHeartbeat(TaskExecutorHeartbeat),
     /// A TaskExecutor goes, or lost its slots.
     DisconnectTaskExecutor(ResourceId, String),
+    /// A user wants a checkpoint or savepoint; answered by `DispatcherMessage::SnapshotTaken` with the same number.
+    TriggerSnapshot(u64, SnapshotRequest),
+    /// The metadata of a checkpoint was stored, or why not; from itself.
+    CheckpointStored(CheckpointId, Result<(), String>),
+    /// Files of checkpoints were deleted, or were left behind; from itself.
+    CheckpointsDiscarded,
+    /// The files of a checkpoint were looked at: what is wrong with them; from itself.
+    CheckpointVerified(CheckpointId, Result<(), String>),
     /// The Dispatcher tells to cancel the job.
     Cancel,
     /// The Dispatcher asks for details; answered with the same number.

@@ -7,3 +7,4 @@ pub mod resource_manager;
 pub mod job_master;
 pub mod task_executor;
 pub mod job_details;
+pub mod checkpoint_details;

@@ -48,7 +48,7 @@ impl From<DispatcherError> for RestError {
             | DispatcherError::DuplicateEndedJob(..)
             | DispatcherError::AlreadyEnded(..) => StatusCode::CONFLICT,
             DispatcherError::PartialResources(_) | DispatcherError::InvalidJob(_) => StatusCode::BAD_REQUEST,
-            DispatcherError::Storage(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            DispatcherError::Storage(_) | DispatcherError::SnapshotFailed(_) => StatusCode::INTERNAL_SERVER_ERROR,
             DispatcherError::NoLeader(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         match error {

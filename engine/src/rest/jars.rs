@@ -217,6 +217,9 @@ struct RunRequest {
     job_id: Option<JobId>,
     flink_configuration: std::collections::BTreeMap<String, String>,
     savepoint_path: Option<String>,
+    allow_non_restored_state: Option<bool>,
+    claim_mode: Option<String>,
+    restore_mode: Option<String>,
 }
 
 async fn plan_job(state: &Arc<RestState>, params: &Params, body: &Bytes) -> Result<(JobGraph, Bytes), RestError> {
@@ -224,8 +227,14 @@ async fn plan_job(state: &Arc<RestState>, params: &Params, body: &Bytes) -> Resu
     let jar = find(state, params)?;
     let request: RunRequest = json_body(body)?;
     let savepoint = request.savepoint_path.as_deref().or(params.query("savepointPath"));
-    if savepoint.is_some_and(|path| !path.is_empty()) {
-        return Err(RestError::bad_request("this version cannot start a job from a savepoint"));
+    let savepoint = savepoint.filter(|path| !path.is_empty()).map(str::to_owned);
+    let allow_non_restored_state = match request.allow_non_restored_state {
+        Some(allow) => Some(allow),
+        None => params.query_as("allowNonRestoredState")?,
+    };
+    if let Some(mode) = request.claim_mode.or(request.restore_mode).filter(|mode| mode != "NO_CLAIM") {
+        let message = format!("claimMode is \"{mode}\": a savepoint stays its owner's, so that only NO_CLAIM is taken");
+        return Err(RestError::bad_request(message));
     }
     let args = match (request.program_args_list, request.program_args) {
         (Some(list), _) => list,
@@ -249,6 +258,17 @@ async fn plan_job(state: &Arc<RestState>, params: &Params, body: &Bytes) -> Resu
         configuration
             .set(options::PARALLELISM.key, &parallelism.to_string(), Origin::CommandLine)
             .map_err(|error| RestError::bad_request(error.to_string()))?;
+    }
+    let restore = [
+        (options::RECOVERY_PATH.key, savepoint),
+        (options::RECOVERY_IGNORE_UNCLAIMED.key, allow_non_restored_state.map(|allow| allow.to_string())),
+    ];
+    for (key, value) in restore {
+        if let Some(value) = value {
+            configuration
+                .set(key, &value, Origin::CommandLine)
+                .map_err(|error| RestError::bad_request(error.to_string()))?;
+        }
     }
     let _permit = job_submit::upload_permit(state).await?;
     let plugin = state.jars.content(&jar).map_err(io_error)?;

@@ -5,9 +5,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use super::snapshots;
 use crate::{
     base::config::{ConfigOption, Configuration, options},
-    connector::{self, Permissions, Role, canonical_destination},
+    connector::{self, ConnectorError, Permissions, Role, canonical_destination},
     graph::{
         job_graph::{Grants, JobGraph},
         job_graph_validation::validate_job_graph,
@@ -55,6 +56,17 @@ pub(crate) fn problems(job_graph: &JobGraph) -> Vec<String> {
     problems
 }
 
+/// Directories of checkpoints and savepoints that the job names and the owner of the server does not let it use.
+pub(crate) fn ungranted_snapshots(job_graph: &JobGraph, server: &Configuration) -> Vec<String> {
+    let configuration = &job_graph.configuration;
+    let written = [&options::CHECKPOINTING_DIR, &options::SAVEPOINT_DIR].into_iter().filter_map(|option| {
+        let path = configuration.get(option).filter(|path| server.get(option).as_ref() != Some(path))?;
+        snapshots::check_writable(server, &path).err()
+    });
+    let read = configuration.get(&options::RECOVERY_PATH);
+    written.chain(read.and_then(|path| snapshots::check_readable(server, &path).err())).collect()
+}
+
 /// Looks whether what the job's sources read is there, and whether its sinks can use their destinations.
 ///
 /// # Errors
@@ -74,7 +86,13 @@ pub(crate) fn check_access(job_graph: &JobGraph) -> Result<(), String> {
             Operator::Sink(connector) => connector::check_access(connector, Role::Sink, &permissions),
             Operator::Guest(_) | Operator::GuestSource(_) => Ok(()),
         };
-        checked.map_err(|error| problem(&operator.node.name, error))?;
+        match checked {
+            Ok(()) => {}
+            // It goes on from a checkpoint, whose job wrote there.
+            Err(ConnectorError::DestinationNotEmpty { .. })
+                if job_graph.configuration.get(&options::RECOVERY_PATH).is_some() => {}
+            Err(error) => return Err(problem(&operator.node.name, error)),
+        }
     }
     Ok(())
 }

@@ -138,6 +138,7 @@ pub(crate) fn apply_owner_settings(state: &RestState, job_graph: &mut JobGraph) 
 pub(crate) fn check(state: &RestState, job_graph: &JobGraph) -> Result<(), RestError> {
     let mut problems = job_check::problems(job_graph);
     problems.extend(job_check::ungranted(job_graph, &state.services.configuration));
+    problems.extend(job_check::ungranted_snapshots(job_graph, &state.services.configuration));
     if problems.is_empty() {
         return Ok(());
     }

@@ -273,11 +273,6 @@ pub(crate) async fn operators(State(state): State<Arc<RestState>>, params: Param
     Ok(Json(json!({ "vertices": job.vertices.iter().map(vertices::operators).collect::<Vec<_>>() })))
 }
 
-pub(crate) async fn no_checkpoints(State(state): State<Arc<RestState>>, params: Params) -> Answer {
-    let job = fetch(&state, &params).await?;
-    Err(RestError::not_found(format!("Checkpointing has not been enabled for job {}.", job.job)))
-}
-
 pub(crate) async fn terminate(
     State(state): State<Arc<RestState>>,
     params: Params,

@@ -15,6 +15,7 @@ pub mod log_buffer;
 pub mod routes;
 pub mod server;
 mod request;
+mod checkpoints;
 mod cluster;
 mod jars;
 mod job_check;
@@ -22,6 +23,7 @@ mod job_submit;
 mod jobs;
 mod metrics;
 mod prometheus;
+mod snapshots;
 mod task_managers;
 mod vertices;
 #[cfg(test)]
@@ -133,6 +135,7 @@ pub(crate) struct RestState {
     services: RestServices,
     jars: JarStore,
     uploads: Semaphore,
+    operations: snapshots::Operations,
     /// Where this endpoint is reached, as "http://127.0.0.1:8081".
     url: String,
 }
@@ -140,7 +143,8 @@ pub(crate) struct RestState {
 impl RestState {
     pub(crate) fn new(services: RestServices, url: String) -> std::io::Result<Self> {
         let jars = JarStore::open(&services.jars_dir)?;
-        Ok(Self { services, jars, uploads: Semaphore::new(UPLOADS_MAX), url })
+        let (uploads, operations) = (Semaphore::new(UPLOADS_MAX), snapshots::Operations::default());
+        Ok(Self { services, jars, uploads, operations, url })
     }
 
     fn now(&self) -> i64 {
@@ -233,6 +237,7 @@ fn unexpected(response: &DispatcherResponse) -> RestError {
         DispatcherResponse::Jobs(_) => "a list of jobs",
         DispatcherResponse::Details(_) => "a job",
         DispatcherResponse::TaskExecutors(_) => "a list of TaskExecutors",
+        DispatcherResponse::Snapshot(_) => "a checkpoint",
         DispatcherResponse::Refused(_) => "a refusal",
     };
     RestError::internal(format!("the Dispatcher answered another question, with {kind}; this is a bug"))

@@ -13,7 +13,8 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    RestState, cluster, error::RestError, jars, job_submit, jobs, metrics, prometheus, server, task_managers, vertices,
+    RestState, checkpoints, cluster, error::RestError, jars, job_submit, jobs, metrics, prometheus, server, snapshots, task_managers,
+    vertices,
 };
 use crate::base::config::{MemorySize, options};
 
@@ -69,7 +70,7 @@ routes! {
     POST "/jars/upload" 200 Upload [] jars::upload, "Uploads a plugin as the one file of a multipart body.";
     DELETE "/jars/{jarid}" 200 Small [] jars::delete, "Deletes an uploaded plugin.";
     POST "/jars/{jarid}/plan" 200 Small ["program-args", "programArg", "parallelism"] jars::plan, "Plans an uploaded plugin without running it.";
-    POST "/jars/{jarid}/run" 200 Small ["program-args", "programArg", "parallelism", "savepointPath"] jars::run, "Runs an uploaded plugin.";
+    POST "/jars/{jarid}/run" 200 Small ["program-args", "programArg", "parallelism", "savepointPath", "allowNonRestoredState"] jars::run, "Runs an uploaded plugin.";
     GET "/jobs" 200 Small [] jobs::list, "Lists ids and states of jobs.";
     POST "/jobs" 202 Upload [] job_submit::submit, "Submits a job: part `request`, a job graph, its plugin and artifacts.";
     GET "/jobs/metrics" 200 Small ["get", "agg", "jobs"] metrics::jobs_aggregated, "Metrics aggregated over jobs.";
@@ -85,10 +86,17 @@ routes! {
     GET "/jobs/{jobid}/operators" 200 Small [] jobs::operators, "Watermarks, keyed state and timers of the operators of a job.";
     GET "/jobs/{jobid}/status" 200 Small [] jobs::status, "State of a job.";
     GET "/jobs/{jobid}/metrics" 200 Small ["get"] metrics::job, "Metrics of a job.";
-    GET "/jobs/{jobid}/checkpoints" 200 Small [] jobs::no_checkpoints, "Checkpoints of a job; 404, since this version makes none.";
-    GET "/jobs/{jobid}/checkpoints/config" 200 Small [] jobs::no_checkpoints, "Checkpoint settings of a job; 404, since this version makes none.";
-    GET "/jobs/{jobid}/checkpoints/details/{checkpointid}" 200 Small [] jobs::no_checkpoints, "A checkpoint; 404, since this version makes none.";
-    GET "/jobs/{jobid}/checkpoints/details/{checkpointid}/subtasks/{vertexid}" 200 Small [] jobs::no_checkpoints, "A vertex's part of a checkpoint; 404, since this version makes none.";
+    GET "/jobs/{jobid}/checkpoints" 200 Small [] checkpoints::list, "Checkpoints of a job: numbers, the latest ones, history.";
+    POST "/jobs/{jobid}/checkpoints" 202 Small [] snapshots::checkpoint, "Takes a checkpoint.";
+    GET "/jobs/{jobid}/checkpoints/config" 200 Small [] checkpoints::config, "Checkpoint settings of a job.";
+    GET "/jobs/{jobid}/checkpoints/details/{checkpointid}" 200 Small [] checkpoints::detail, "A checkpoint with its vertices.";
+    GET "/jobs/{jobid}/checkpoints/details/{checkpointid}/subtasks/{vertexid}" 200 Small [] checkpoints::subtasks, "A vertex's part of a checkpoint.";
+    GET "/jobs/{jobid}/checkpoints/{triggerid}" 200 Small [] snapshots::checkpoint_status, "How far a checkpoint is that was asked for.";
+    POST "/jobs/{jobid}/savepoints" 202 Small [] snapshots::savepoint, "Takes a savepoint.";
+    GET "/jobs/{jobid}/savepoints/{triggerid}" 200 Small [] snapshots::savepoint_status, "How far a savepoint is that was asked for.";
+    POST "/jobs/{jobid}/stop" 202 Small [] snapshots::stop, "Stops a job with a savepoint; polled as a savepoint.";
+    POST "/savepoint-disposal" 200 Small [] snapshots::dispose, "Deletes a savepoint.";
+    GET "/savepoint-disposal/{triggerid}" 200 Small [] snapshots::disposal_status, "How far a deletion is.";
     GET "/jobs/{jobid}/vertices/{vertexid}" 200 Small [] vertices::detail, "A vertex with its subtasks.";
     GET "/jobs/{jobid}/vertices/{vertexid}/accumulators" 200 Small [] vertices::accumulators, "Accumulators of a vertex; there are none.";
     GET "/jobs/{jobid}/vertices/{vertexid}/backpressure" 200 Small [] vertices::back_pressure, "Shares of back-pressured, idle and busy time since the start of each subtask.";

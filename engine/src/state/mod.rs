@@ -5,6 +5,7 @@
 //! Beside it stand the [`TimerQueue`]s. Knows neither plugins nor tasks.
 
 mod entries;
+mod evolution;
 mod keyed_state;
 mod map_table;
 mod memory;
@@ -16,6 +17,7 @@ mod snapshot;
 mod tests;
 
 pub use self::{
+    evolution::{Converter, Evolution, IncompatibleTypes, Malformed},
     keyed_state::{KeyedState, KeyedStateContext, StateError, StateFailure, StateUsage},
     memory::{MemorySnapshot, MemoryStateBackend},
     snapshot::{KeyedStateSnapshot, RestoreError},

@@ -23,7 +23,7 @@ use crate::{
         status::{ExecutionState, JobStatus},
     },
     protocol::{
-        job_master::{FailureCause, Recoverability},
+        job_master::{FailureCause, RESTORE_FAILURE, Recoverability},
         task_executor::TaskExecutorMessage,
     },
 };
@@ -89,8 +89,14 @@ impl JobMaster {
             return;
         }
         self.graph.set_failure(vertex, cause.clone());
+        let was_restoring = self.restoring.contains(&vertex);
         self.enter(vertex, &[ExecutionState::Failed], now);
-        self.handle_failure(&[vertex], cause, now);
+        if was_restoring && matches!(self.status, JobStatus::Running | JobStatus::Restarting) {
+            // Perhaps the checkpoint is damaged: no task starts before that is known.
+            self.checkpoints.verify_latest();
+        }
+        let is_global = was_restoring && cause.code == RESTORE_FAILURE;
+        self.handle_failure(&[vertex], cause, is_global, now);
     }
 
     /// Tasks were lost together with what ran them: one failure, however many they are.
@@ -120,17 +126,17 @@ impl JobMaster {
             }
         }
         if !failed.is_empty() {
-            self.handle_failure(&failed, cause, now);
+            self.handle_failure(&failed, cause, false, now);
         }
     }
 
     /// The job failed as a whole: all tasks are touched.
     pub(super) fn handle_global_failure(&mut self, cause: FailureCause, now: Timestamp) {
-        self.handle_failure(&[], cause, now);
+        self.handle_failure(&[], cause, true, now);
     }
 
     /// Records a failure of tasks, which are FAILED, or of none: of the job. Decides what follows.
-    fn handle_failure(&mut self, failed: &[VertexIndex], cause: FailureCause, now: Timestamp) {
+    fn handle_failure(&mut self, failed: &[VertexIndex], cause: FailureCause, is_global: bool, now: Timestamp) {
         match self.status {
             JobStatus::Running | JobStatus::Restarting => {}
             JobStatus::Failing | JobStatus::Canceling => {
@@ -162,13 +168,17 @@ impl JobMaster {
         };
         let entry = self.record_failure(cause, failed.first().copied(), Consequence::JobGoesOn, now);
         self.root_failure = Some(entry);
-        let vertices = self.to_restart(failed);
-        tracing::info!(
-            job = %self.job(),
-            tasks = vertices.len(),
-            "restarting after {}, from scratch, since there is no checkpoint",
-            format_duration(delay)
+        let vertices = self.to_restart(if is_global { &[] } else { failed });
+        let from = self.checkpoints.latest().map_or_else(
+            || "from scratch, since there is no checkpoint".to_owned(),
+            |checkpoint| format!("from checkpoint {}", checkpoint.id()),
         );
+        tracing::info!(job = %self.job(), tasks = vertices.len(), "restarting after {}, {from}", format_duration(delay));
+        self.begin_restart(vertices, now.plus(delay), now);
+    }
+
+    /// Cancels tasks that are to start again, not before a time.
+    pub(super) fn begin_restart(&mut self, vertices: Vec<VertexIndex>, not_before: Timestamp, now: Timestamp) {
         if self.status == JobStatus::Running {
             self.set_status(JobStatus::Restarting, now);
         }
@@ -178,12 +188,11 @@ impl JobMaster {
             self.waiting_for_restart.insert(*vertex);
             self.cancel_vertex(*vertex, now);
         }
-        let not_before = now.plus(delay);
         self.pending_restarts.push(PendingRestart { vertices, ended: 0, not_before, delay: Delay::Runs });
     }
 
     /// The subtasks that restart, ascending; all if none of them failed by itself.
-    fn to_restart(&self, failed: &[VertexIndex]) -> Vec<VertexIndex> {
+    pub(super) fn to_restart(&self, failed: &[VertexIndex]) -> Vec<VertexIndex> {
         let all = 0..self.graph.vertex_count();
         let is_created = |vertex: &VertexIndex| self.graph.vertex(*vertex).current().state() == ExecutionState::Created;
         if failed.is_empty() || self.failover_strategy == FailoverStrategy::Full {
@@ -229,6 +238,9 @@ impl JobMaster {
             };
             restart.ended += restart.vertices[restart.ended..].iter().take_while(|entry| is_over(entry)).count();
         }
+        if self.checkpoints.is_undecided() {
+            return;
+        }
         self.pending_restarts.retain_mut(|restart| {
             let is_ready = restart.delay == Delay::Passed && restart.ended == restart.vertices.len();
             if is_ready {
@@ -261,14 +273,19 @@ impl JobMaster {
             }
             self.graph.reset_for_new_execution(*vertex, now);
         }
-        match self.coordinators.subtasks_reset(&subtasks) {
+        match self.restore_subtasks(&vertices, &subtasks, now) {
             Ok(()) => self.schedule(vertices, now),
-            Err(error) => {
+            Err(cause) => {
                 // Fresh attempts wait as SCHEDULED, so that the next restart takes them too.
                 self.schedule(vertices, now);
-                self.handle_global_failure(error.into_failure(), now);
+                self.handle_global_failure(cause, now);
             }
         }
+    }
+
+    /// When the last of the restarts under way may begin.
+    pub(super) fn pending_restarts_end(&self) -> Option<Timestamp> {
+        self.pending_restarts.iter().map(|restart| restart.not_before).max()
     }
 
     /// When the delay of a restart passes.

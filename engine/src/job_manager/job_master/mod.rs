@@ -12,22 +12,27 @@
 //! | `failover` | failures, restarts, cancelling |
 //! | `slot_sharing`, `slot_pool` | which subtasks share a slot, and the slots there are |
 //! | `operator_coordinators`, `watermark_alignment` | enumerators and committers, and how far sources are |
+//! | `checkpoint_coordinator` | when checkpoints are taken, what becomes of them, which are kept |
+//! | `checkpointing` | what joins that one to tasks, sources and sinks; restoring |
 //! | `restart_strategy` | whether and when to restart |
 //! | `resource_manager_connection`, `task_executors` | registrations and heartbeats |
 //!
-//! No checkpoint is taken, so that every restart begins from scratch: splits are dealt
-//! again, and the output of discarded attempts never becomes visible.
+//! A restart goes on from the latest checkpoint. Without one it begins from scratch: splits
+//! are dealt again, and the output of discarded attempts never becomes visible.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    path::PathBuf,
     time::Duration,
 };
 
+pub mod checkpoint_coordinator;
 pub mod execution_graph;
 pub mod operator_coordinators;
 pub mod restart_strategy;
 pub mod slot_pool;
 pub mod slot_sharing;
+mod checkpointing;
 mod failover;
 mod resource_manager_connection;
 mod scheduling;
@@ -38,6 +43,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
+use checkpoint_coordinator::{CheckpointCoordinator, settings::CheckpointSettings, storage::CheckpointStore};
 use execution_graph::{
     AttachError, ExecutionGraph, VertexIndex,
     execution::{CancelEffect, cancel_effect},
@@ -55,15 +61,16 @@ use crate::{
     base::{
         clock::Timestamp,
         config::{Configuration, format_duration, options},
-        ids::{ExecutionGraphId, JobId, JobMasterId, ResourceId},
+        ids::{ExecutionAttemptId, ExecutionGraphId, JobId, JobMasterId, ResourceId},
         status::{ExecutionState, JobStatus},
     },
+    checkpoint::TaskRestore,
     connector::Permissions,
     graph::job_graph::{Grants, JobGraph, ResourceProfile},
     protocol::{
         dispatcher::{DispatcherMessage, JobStatusChanged, JobTerminated},
         job_details::{FailureEntry, JobDetails, JobOverview, SlotShortage},
-        job_master::{FailureCause, JobMasterMessage, Recoverability},
+        job_master::{CheckpointFailureReason, FailureCause, JobMasterMessage, Recoverability},
         resource_manager::{JobMasterRegistration, RequiredSlots, ResourceManagerMessage},
         rpc::{Address, Endpoint, Envelope, Fence, Message},
         task_executor::TaskExecutorMessage,
@@ -82,6 +89,10 @@ pub struct JobMasterParts {
     pub configuration: Configuration,
     /// How sources and sinks are reached.
     pub connectors: Connectors,
+    /// Where checkpoints are stored.
+    pub checkpoint_store: Box<dyn CheckpointStore>,
+    /// Where the engine keeps what it is not told to keep elsewhere.
+    pub state_directory: PathBuf,
     /// Fence of the messages to the Dispatcher.
     pub dispatcher: Fence,
 }
@@ -98,6 +109,9 @@ pub enum JobMasterError {
     /// The failover strategy is unknown.
     #[error("unknown failover strategy \"{0}\": expected region or full")]
     FailoverStrategy(String),
+    /// A setting of checkpoints is not valid.
+    #[error("{0}")]
+    Checkpoints(String),
 }
 
 /// Target of the log line of a failure that ends its job: whoever waits for the job is told it anyway.
@@ -132,6 +146,14 @@ pub struct JobMaster {
     /// Regions whose subtasks are SCHEDULED and wait for slots.
     waiting_regions: BTreeSet<usize>,
     coordinators: OperatorCoordinators,
+    checkpoints: CheckpointCoordinator,
+    checkpoint_store: Box<dyn CheckpointStore>,
+    /// What fresh attempts go on from, until they are deployed.
+    restores: BTreeMap<VertexIndex, TaskRestore>,
+    /// Subtasks whose current attempts were deployed with a checkpoint and do not run yet.
+    restoring: BTreeSet<VertexIndex>,
+    /// Attempts that have processed all their input and wait for a checkpoint.
+    at_end_of_data: BTreeSet<ExecutionAttemptId>,
 
     restart_strategy: RestartStrategy,
     failover_strategy: FailoverStrategy,
@@ -163,8 +185,9 @@ impl JobMaster {
     /// # Errors
     /// Returns an error if the graph or a setting is not valid.
     pub fn new(parts: JobMasterParts) -> Result<Self, JobMasterError> {
-        let JobMasterParts { job_graph, job_master_id, submitted, configuration, connectors, dispatcher } = parts;
+        let JobMasterParts { job_graph, job_master_id, submitted, configuration, connectors, dispatcher, .. } = parts;
         let configuration = effective_configuration(&configuration, &job_graph.configuration);
+        let checkpoints = CheckpointSettings::new(&configuration, job_graph.job_id, &parts.state_directory)?;
         let history_max = configuration.get(&options::ATTEMPTS_HISTORY) as usize;
         let graph = ExecutionGraph::attach(&job_graph.vertices, ExecutionGraphId::random(), history_max, submitted)?;
         let sharing = SlotSharing::new(&graph);
@@ -187,6 +210,11 @@ impl JobMaster {
             pool,
             waiting_regions: BTreeSet::new(),
             coordinators: OperatorCoordinators::new(connectors, permissions_of(&job_graph.grants)),
+            checkpoints: CheckpointCoordinator::new(job_graph.job_id, checkpoints),
+            checkpoint_store: parts.checkpoint_store,
+            restores: BTreeMap::new(),
+            restoring: BTreeSet::new(),
+            at_end_of_data: BTreeSet::new(),
             restart_strategy: RestartStrategy::new(&configuration)?,
             failover_strategy: FailoverStrategy::new(&configuration)?,
             pending_restarts: Vec::new(),
@@ -244,10 +272,12 @@ impl JobMaster {
         let restart_strategy = match self.restart_strategy {
             RestartStrategy::NoRestart => self.restart_strategy.to_string(),
             RestartStrategy::FixedDelay(_) | RestartStrategy::FailureRate(_) | RestartStrategy::ExponentialDelay(_) => {
-                format!(
-                    "{}; each restart begins from scratch, since the job takes no checkpoints",
-                    self.restart_strategy
-                )
+                let from = if self.checkpoints.is_periodic() {
+                    "goes on from the latest checkpoint"
+                } else {
+                    "begins from scratch, since the job takes no checkpoints"
+                };
+                format!("{}; each restart {from}", self.restart_strategy)
             }
         };
         JobDetails {
@@ -263,6 +293,7 @@ impl JobMaster {
             slot_shortage: self.slot_shortage(),
             root_failure: self.root_failure.clone(),
             failures: self.failures.iter().cloned().collect(),
+            checkpoints: self.checkpoints.statistics().map(Box::new),
         }
     }
 
@@ -275,13 +306,18 @@ impl JobMaster {
         })
     }
 
-    /// Checks inputs and destinations, then begins to register and to schedule.
+    /// Looks for a checkpoint to go on from, checks inputs and destinations, then begins to register
+    /// and to schedule.
     fn start(&mut self, now: Timestamp) {
-        if let Err(error) = self.coordinators.initialize_on_master(&self.job_graph.vertices) {
-            let entry = self.record_failure(error.into_failure(), None, Consequence::JobFails, now);
+        let initialized = self.restore_at_start(now).and_then(|restored| {
+            let initialized = self.coordinators.initialize_on_master(&self.job_graph.vertices, restored);
+            initialized.map_err(operator_coordinators::CoordinatorError::into_failure)
+        });
+        if let Err(cause) = initialized {
+            let entry = self.record_failure(cause, None, Consequence::JobFails, now);
             self.root_failure = Some(entry);
             self.set_status(JobStatus::Failed, now);
-            self.terminate();
+            self.terminate(now);
             return;
         }
         self.set_status(JobStatus::Created, now);
@@ -319,9 +355,15 @@ impl JobMaster {
             JobMasterMessage::TaskRefused(attempt, reason) => self.handle_task_refused(from, attempt, &reason, now),
             JobMasterMessage::RequestSplit(request) => self.handle_split_request(from, request, now),
             JobMasterMessage::ReportWatermark(report) => self.handle_watermark_report(from, report),
-            JobMasterMessage::AcknowledgeCheckpoint(_)
-            | JobMasterMessage::DeclineCheckpoint(_)
-            | JobMasterMessage::EndOfDataReached(_) => todo!("coordinator helper"),
+            JobMasterMessage::AcknowledgeCheckpoint(acknowledge) => {
+                self.handle_acknowledgement(from, *acknowledge, now);
+            }
+            JobMasterMessage::DeclineCheckpoint(decline) => self.handle_decline(from, &decline, now),
+            JobMasterMessage::EndOfDataReached(attempt) => self.handle_end_of_data(from, attempt),
+            JobMasterMessage::TriggerSnapshot(number, request) => self.checkpoints.ask(number, request, now),
+            JobMasterMessage::CheckpointStored(id, result) => self.checkpoints.stored(id, result, now),
+            JobMasterMessage::CheckpointsDiscarded => self.checkpoints.discarded(),
+            JobMasterMessage::CheckpointVerified(id, result) => self.handle_verification(id, result, now),
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => self.reconcile_deployments(heartbeat, now),
             JobMasterMessage::DisconnectTaskExecutor(id, reason) => {
                 self.task_executor_lost(&id, &format!("TaskExecutor {id} disconnected: {reason}"), now);
@@ -352,6 +394,8 @@ impl JobMaster {
             self.fail_slot_request(now);
         }
         self.retry_cancels(now);
+        self.checkpoints.expire(now);
+        self.checkpoints.forget_end_of_data(now);
     }
 
     /// Draws all conclusions from what has changed: restarts, deploys, ends the job,
@@ -359,7 +403,12 @@ impl JobMaster {
     fn settle(&mut self, now: Timestamp) {
         self.continue_restarts(now);
         self.deploy_waiting_regions(now);
+        self.run_checkpoints(now);
         match self.status {
+            // What is about to be stored must not outlive the decision what becomes of it.
+            JobStatus::Running | JobStatus::Failing | JobStatus::Canceling if self.checkpoints.is_undecided() => {
+                self.declare_required_slots();
+            }
             JobStatus::Running if self.graph.count(ExecutionState::Finished) == self.graph.vertex_count() => {
                 self.finish(now);
             }
@@ -391,8 +440,9 @@ impl JobMaster {
     fn finish(&mut self, now: Timestamp) {
         match self.coordinators.commit() {
             Ok(()) => {
+                self.checkpoints.job_finished();
                 self.set_status(JobStatus::Finished, now);
-                self.terminate();
+                self.terminate(now);
             }
             Err(error) => {
                 self.fail_job(error.into_failure(), None, now);
@@ -406,7 +456,7 @@ impl JobMaster {
             self.record_failure(error.into_failure(), None, Consequence::JobGoesOn, now);
         }
         self.set_status(status, now);
-        self.terminate();
+        self.terminate(now);
     }
 
     /// Leadership was lost: leaves everything to the next leader.
@@ -425,12 +475,13 @@ impl JobMaster {
             }
         }
         self.set_status(JobStatus::Suspended, now);
-        self.terminate();
+        self.terminate(now);
     }
 
     /// The last messages: gives slots back, unless another leader may use them.
-    fn terminate(&mut self) {
+    fn terminate(&mut self, now: Timestamp) {
         assert!(self.status.is_terminal(), "only an ended job terminates");
+        self.carry_out_effects(now);
         let reason = format!("job {} is {}", self.job(), self.status);
         if self.status.is_globally_terminal() {
             let slots: Vec<_> =
@@ -457,6 +508,13 @@ impl JobMaster {
         self.timestamps.insert(next, now);
         self.last_modified = now;
         tracing::info!(job = %self.job(), name = self.job_graph.name, "job switched from {before} to {next}");
+        match next {
+            JobStatus::Running => self.checkpoints.start(now),
+            status if status.is_terminal() => {
+                self.checkpoints.stop(CheckpointFailureReason::CheckpointCoordinatorShutdown, now);
+            }
+            _ => self.checkpoints.stop(CheckpointFailureReason::CheckpointCoordinatorSuspend, now),
+        }
         self.report_overview();
     }
 
@@ -577,6 +635,10 @@ impl JobMaster {
                 | JobMasterMessage::AcknowledgeCheckpoint(_)
                 | JobMasterMessage::DeclineCheckpoint(_)
                 | JobMasterMessage::EndOfDataReached(_)
+                | JobMasterMessage::TriggerSnapshot(..)
+                | JobMasterMessage::CheckpointStored(..)
+                | JobMasterMessage::CheckpointsDiscarded
+                | JobMasterMessage::CheckpointVerified(..)
                 | JobMasterMessage::TaskExecutorHeartbeat(_)
                 | JobMasterMessage::DisconnectTaskExecutor(..)
                 | JobMasterMessage::Cancel
@@ -650,6 +712,7 @@ impl Endpoint for JobMaster {
             self.pool.next_deadline(),
             self.next_restart(),
             self.next_cancel_retry(),
+            self.checkpoints.next_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -662,7 +725,7 @@ impl Endpoint for JobMaster {
 }
 
 /// The job's settings, and the cluster's where the job has none.
-fn effective_configuration(cluster: &Configuration, job: &Configuration) -> Configuration {
+pub fn effective_configuration(cluster: &Configuration, job: &Configuration) -> Configuration {
     let mut effective = job.clone();
     let set_by_job: BTreeSet<&str> = job.iter().map(|(key, _, _)| key).collect();
     for (key, value, origin) in cluster.iter().filter(|(key, _, _)| !set_by_job.contains(key)) {

@@ -1,17 +1,23 @@
 //! The companions of operators in the JobMaster: enumerators of sources, committers of sinks.
 //!
-//! Made and checked before any task is deployed. Splits that were dealt are
-//! remembered, so that a source whose region restarts from the beginning is dealt
-//! them again; committables are kept until the job has finished, and dropped with the
-//! attempt that made them.
+//! Made and checked before any task is deployed, and brought to what they were at the
+//! checkpoint that the job goes on from. Splits that were dealt since the latest checkpoint
+//! are remembered, so that those of a reader that restarts are given back: what it had left
+//! then, and what it was dealt since. What finished tasks deliver without checkpoints is
+//! kept until the job has finished, and dropped with the attempt that made it.
 
-use std::{collections::BTreeMap, error::Error, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    sync::Arc,
+};
 
-use super::watermark_alignment::WatermarkAlignment;
+use super::{checkpoint_coordinator::CompletedParts, watermark_alignment::WatermarkAlignment};
 use crate::{
     base::{
         clock::Timestamp,
         ids::{ExecutionVertexId, JobVertexId},
+        stream_element::CheckpointId,
     },
     connector::{
         AlignmentOptions, Committable, ConnectorError, Permissions, RestoredSource, SinkCommitter, SourceSplit,
@@ -81,6 +87,26 @@ pub enum CoordinatorError {
         /// Why not.
         source: ConnectorError,
     },
+    /// The output of a sink is not what it was at the checkpoint.
+    #[error("could not bring the output of sink \"{operator}\" to checkpoint {checkpoint_id}")]
+    Recover {
+        /// Name of the operator.
+        operator: String,
+        /// The checkpoint.
+        checkpoint_id: CheckpointId,
+        /// Why not.
+        source: ConnectorError,
+    },
+    /// The output of a checkpoint cannot be made visible.
+    #[error("could not commit checkpoint {checkpoint_id} in sink \"{operator}\"")]
+    CommitCheckpoint {
+        /// Name of the operator.
+        operator: String,
+        /// The checkpoint.
+        checkpoint_id: CheckpointId,
+        /// Why not.
+        source: ConnectorError,
+    },
     /// The output of a sink cannot be made visible.
     #[error("could not commit the output of sink \"{operator}\"")]
     Commit {
@@ -118,7 +144,10 @@ impl CoordinatorError {
     pub fn into_failure(self) -> FailureCause {
         let recoverability = match &self {
             Self::NextSplit { source, .. } => recoverability(source),
-            Self::PrepareSource { source, .. } | Self::PrepareSink { source, .. } => recoverability(source),
+            Self::PrepareSource { source, .. }
+            | Self::PrepareSink { source, .. }
+            | Self::Recover { source, .. }
+            | Self::CommitCheckpoint { source, .. } => recoverability(source),
             Self::SplitsForgotten { .. } => Recoverability::Recoverable,
             Self::Commit { .. } | Self::Abort { .. } => Recoverability::Unrecoverable,
             Self::UnknownSource(_) | Self::UnknownSink(_) => Recoverability::Unrecoverable,
@@ -159,15 +188,30 @@ struct Use {
 struct SourceCoordinator {
     use_: Use,
     enumerator: Box<dyn SplitEnumerator>,
+    /// By subtask index: what its reader had left at the latest checkpoint, if it was dealt by this enumerator.
+    left: BTreeMap<u32, Vec<SourceSplit>>,
     dealt: DealtSplits,
 }
 
-/// What a source's readers were dealt.
+/// What a source's readers were dealt since the latest checkpoint.
 enum DealtSplits {
-    /// `[subtask_index]`: in the order of dealing.
-    Remembered { splits: Vec<Vec<SourceSplit>>, count: usize },
-    /// More than [`REMEMBERED_SPLITS_MAX`].
-    TooMany,
+    /// `[subtask_index]`: in the order of dealing, with the last checkpoint whose state does not hold it.
+    Remembered { splits: Vec<Vec<(CheckpointId, SourceSplit)>>, count: usize },
+    /// More than [`REMEMBERED_SPLITS_MAX`]; the last of them with this checkpoint.
+    TooMany(CheckpointId),
+}
+
+/// What sources and sinks go on from.
+#[derive(Debug, Default)]
+pub struct RestoredConnectors {
+    /// The checkpoint.
+    pub checkpoint_id: CheckpointId,
+    /// By node.
+    pub sources: BTreeMap<u32, RestoredSource>,
+    /// By node: what the checkpoint commits.
+    pub committables: BTreeMap<u32, Vec<Committable>>,
+    /// Nodes that the checkpoint knows.
+    pub nodes: BTreeSet<u32>,
 }
 
 struct SinkCoordinator {
@@ -192,6 +236,8 @@ pub struct OperatorCoordinators {
     sources: BTreeMap<u32, SourceCoordinator>,
     sinks: BTreeMap<u32, SinkCoordinator>,
     alignment: WatermarkAlignment,
+    /// The last checkpoint for which the enumerators were asked for their state.
+    last_snapshot: CheckpointId,
 }
 
 impl OperatorCoordinators {
@@ -203,19 +249,27 @@ impl OperatorCoordinators {
             sources: BTreeMap::new(),
             sinks: BTreeMap::new(),
             alignment: WatermarkAlignment::default(),
+            last_snapshot: 0,
         }
     }
 
-    /// Makes all coordinators and checks inputs and destinations. Source: `JobVertex.initializeOnMaster`.
+    /// Makes all coordinators, as they were at a checkpoint if one is restored, and checks inputs and
+    /// destinations. Source: `JobVertex.initializeOnMaster`.
     ///
     /// # Errors
-    /// Returns the first failure; destinations that were prepared are cleaned again.
-    pub fn initialize_on_master(&mut self, vertices: &[JobVertex]) -> Result<(), CoordinatorError> {
+    /// Returns the first failure; destinations that were prepared are cleaned again, unless a
+    /// checkpoint is restored.
+    pub fn initialize_on_master(
+        &mut self,
+        vertices: &[JobVertex],
+        mut restored: Option<RestoredConnectors>,
+    ) -> Result<(), CoordinatorError> {
+        let is_fresh = restored.is_none();
         let result = vertices
             .iter()
             .flat_map(|vertex| vertex.operators.iter().map(move |operator| (vertex, operator)))
-            .try_for_each(|(vertex, operator)| self.initialize_operator(vertex, operator));
-        if result.is_err() {
+            .try_for_each(|(vertex, operator)| self.initialize_operator(vertex, operator, restored.as_mut()));
+        if result.is_err() && is_fresh {
             for error in self.abort() {
                 tracing::warn!("{}", error.into_failure().message);
             }
@@ -223,7 +277,12 @@ impl OperatorCoordinators {
         result
     }
 
-    fn initialize_operator(&mut self, vertex: &JobVertex, operator: &ChainedOperator) -> Result<(), CoordinatorError> {
+    fn initialize_operator(
+        &mut self,
+        vertex: &JobVertex,
+        operator: &ChainedOperator,
+        restored: Option<&mut RestoredConnectors>,
+    ) -> Result<(), CoordinatorError> {
         let node = &operator.node;
         let use_of = |connector: &ConnectorSpec, record_type: Option<&String>| Use {
             operator: node.name.clone(),
@@ -235,14 +294,16 @@ impl OperatorCoordinators {
         match &node.operator {
             Operator::Source(connector) => {
                 let use_ = use_of(connector, node.output_type.as_ref());
-                let enumerator = self.create_enumerator(&use_)?;
+                let restored = restored.and_then(|restored| restored.sources.remove(&node.id));
+                let enumerator = self.create_enumerator(&use_, restored)?;
                 let alignment = AlignmentOptions::parse(connector);
                 let error = |source| CoordinatorError::PrepareSource { operator: node.name.clone(), source };
                 if let Some(options) = alignment.map_err(error)? {
                     self.alignment.add_source(node.id, options);
                 }
                 let dealt = DealtSplits::new(vertex.parallelism);
-                self.sources.insert(node.id, SourceCoordinator { use_, enumerator, dealt });
+                let left = BTreeMap::new();
+                self.sources.insert(node.id, SourceCoordinator { use_, enumerator, left, dealt });
             }
             Operator::Sink(connector) => {
                 let use_ = use_of(connector, node.input_types.first());
@@ -251,7 +312,17 @@ impl OperatorCoordinators {
                 let mut committer =
                     (self.connectors.committers)(connector, *parallelism, record_type, &self.permissions)
                         .map_err(error)?;
-                committer.prepare().map_err(error)?;
+                match restored.filter(|restored| restored.nodes.contains(&node.id)) {
+                    Some(restored) => {
+                        let checkpoint_id = restored.checkpoint_id;
+                        let committables = restored.committables.remove(&node.id).unwrap_or_default();
+                        let operator = || node.name.clone();
+                        committer.recover(checkpoint_id, committables).map_err(|source| {
+                            CoordinatorError::Recover { operator: operator(), checkpoint_id, source }
+                        })?;
+                    }
+                    None => committer.prepare().map_err(error)?,
+                }
                 let committables = BTreeMap::new();
                 self.sinks
                     .insert(node.id, SinkCoordinator { use_, committer, committables, leftovers: Leftovers::None });
@@ -261,9 +332,13 @@ impl OperatorCoordinators {
         Ok(())
     }
 
-    fn create_enumerator(&self, use_: &Use) -> Result<Box<dyn SplitEnumerator>, CoordinatorError> {
+    fn create_enumerator(
+        &self,
+        use_: &Use,
+        restored: Option<RestoredSource>,
+    ) -> Result<Box<dyn SplitEnumerator>, CoordinatorError> {
         let Use { connector, parallelism, record_type, operator, .. } = use_;
-        (self.connectors.enumerators)(connector, *parallelism, record_type, &self.permissions, None)
+        (self.connectors.enumerators)(connector, *parallelism, record_type, &self.permissions, restored)
             .map_err(|source| CoordinatorError::PrepareSource { operator: operator.clone(), source })
     }
 
@@ -279,10 +354,39 @@ impl OperatorCoordinators {
             .next_split(task.subtask_index)
             .map_err(|error| CoordinatorError::NextSplit { operator: source.use_.operator.clone(), source: error })?;
         match &assignment {
-            SplitAssignment::Split(split) => source.dealt.remember(task.subtask_index, split),
+            SplitAssignment::Split(split) => source.dealt.remember(self.last_snapshot, task.subtask_index, split),
             SplitAssignment::Wait(_) | SplitAssignment::NoMoreSplits => {}
         }
         Ok(assignment)
+    }
+
+    /// State of all enumerators, by node. What is dealt from here on is behind the checkpoint.
+    pub fn snapshot(&mut self, checkpoint_id: CheckpointId) -> BTreeMap<u32, Vec<u8>> {
+        self.last_snapshot = checkpoint_id;
+        self.sources.iter().map(|(node, source)| (*node, source.enumerator.snapshot())).collect()
+    }
+
+    /// A checkpoint is complete: it is what readers go back to.
+    ///
+    /// # Errors
+    /// Returns the first failure to commit; all sinks are tried.
+    pub fn checkpoint_completed(&mut self, parts: CompletedParts) -> Result<(), CoordinatorError> {
+        let CompletedParts { id, mut splits, committables } = parts;
+        for (node, source) in &mut self.sources {
+            source.dealt.checkpoint_completed(id, source.use_.parallelism);
+            let of_node = splits.extract_if(.., |(other, _), _| other == node);
+            source.left = of_node.map(|((_, subtask_index), left)| (subtask_index, left)).collect();
+        }
+        let mut result = Ok(());
+        for (node, committables) in committables {
+            let Some(sink) = self.sinks.get_mut(&node) else { continue };
+            let operator = || sink.use_.operator.clone();
+            let committed = sink.committer.commit(committables).map_err(|source| {
+                CoordinatorError::CommitCheckpoint { operator: operator(), checkpoint_id: id, source }
+            });
+            result = result.and(committed);
+        }
+        result
     }
 
     /// Notes how far a source is in event time; returns how far its watermark may rise before it
@@ -321,42 +425,62 @@ impl OperatorCoordinators {
     pub fn indivisible_vertices(&self) -> impl Iterator<Item = JobVertexId> {
         self.sources.values().filter_map(|source| match source.dealt {
             DealtSplits::Remembered { .. } => None,
-            DealtSplits::TooMany => Some(source.use_.vertex),
+            DealtSplits::TooMany(_) => Some(source.use_.vertex),
         })
     }
 
-    /// Makes ready for fresh attempts of the subtasks, which begin from scratch: gives
-    /// their splits back and drops their committables. `subtasks` are all the ended
+    /// Makes ready for fresh attempts of the subtasks, which go on from a checkpoint or begin from
+    /// scratch: gives their splits back and drops their committables. `subtasks` are all the ended
     /// attempts of one restart, by vertex.
     ///
     /// # Errors
     /// Returns an error if an input cannot be listed anew or a destination cannot be cleaned.
-    pub fn subtasks_reset(&mut self, subtasks: &BTreeMap<JobVertexId, Vec<u32>>) -> Result<(), CoordinatorError> {
+    pub fn subtasks_reset(
+        &mut self,
+        subtasks: &BTreeMap<JobVertexId, Vec<u32>>,
+        mut restored: Option<RestoredConnectors>,
+    ) -> Result<(), CoordinatorError> {
         let mut sources = std::mem::take(&mut self.sources);
-        let result = sources.values_mut().try_for_each(|source| match subtasks.get(&source.use_.vertex) {
-            Some(subtasks) => self.reset_source(source, subtasks),
+        let result = sources.iter_mut().try_for_each(|(node, source)| match subtasks.get(&source.use_.vertex) {
+            Some(subtasks) => {
+                let restored = restored.as_mut().and_then(|restored| restored.sources.remove(node));
+                self.reset_source(source, subtasks, restored)
+            }
             None => Ok(()),
         });
         self.sources = sources;
         result?;
-        for sink in self.sinks.values_mut() {
+        for (node, sink) in &mut self.sinks {
             if let Some(subtasks) = subtasks.get(&sink.use_.vertex) {
-                sink.subtasks_reset(subtasks)?;
+                let known = restored.as_mut().filter(|restored| restored.nodes.contains(node));
+                let checkpoint = known.map(|restored| {
+                    (restored.checkpoint_id, restored.committables.remove(node).unwrap_or_default())
+                });
+                sink.subtasks_reset(subtasks, checkpoint)?;
             }
         }
         Ok(())
     }
 
-    fn reset_source(&self, source: &mut SourceCoordinator, subtasks: &[u32]) -> Result<(), CoordinatorError> {
+    fn reset_source(
+        &self,
+        source: &mut SourceCoordinator,
+        subtasks: &[u32],
+        restored: Option<RestoredSource>,
+    ) -> Result<(), CoordinatorError> {
         if subtasks.len() == source.use_.parallelism as usize {
-            source.enumerator = self.create_enumerator(&source.use_)?;
+            // All splits go back to the enumerator: readers start with none.
+            source.enumerator = self.create_enumerator(&source.use_, restored)?;
+            source.left.clear();
             source.dealt = DealtSplits::new(source.use_.parallelism);
             return Ok(());
         }
         for subtask_index in subtasks {
             let operator = || source.use_.operator.clone();
-            let splits = source.dealt.take(*subtask_index);
-            let splits = splits.ok_or_else(|| CoordinatorError::SplitsForgotten { operator: operator() })?;
+            let dealt = source.dealt.take(*subtask_index);
+            let dealt = dealt.ok_or_else(|| CoordinatorError::SplitsForgotten { operator: operator() })?;
+            let mut splits = source.left.remove(subtask_index).unwrap_or_default();
+            splits.extend(dealt);
             source.enumerator.add_splits_back(*subtask_index, splits);
         }
         Ok(())
@@ -401,7 +525,12 @@ impl OperatorCoordinators {
 }
 
 impl SinkCoordinator {
-    fn subtasks_reset(&mut self, subtasks: &[u32]) -> Result<(), CoordinatorError> {
+    /// `checkpoint` is what the subtasks go on from, with what it commits.
+    fn subtasks_reset(
+        &mut self,
+        subtasks: &[u32],
+        checkpoint: Option<(CheckpointId, Vec<Committable>)>,
+    ) -> Result<(), CoordinatorError> {
         for subtask_index in subtasks {
             self.committables.remove(subtask_index);
         }
@@ -411,6 +540,14 @@ impl SinkCoordinator {
             return Ok(());
         }
         let operator = || self.use_.operator.clone();
+        if let Some((checkpoint_id, committables)) = checkpoint {
+            self.leftovers = Leftovers::None;
+            return self.committer.recover(checkpoint_id, committables).map_err(|source| CoordinatorError::Recover {
+                operator: operator(),
+                checkpoint_id,
+                source,
+            });
+        }
         self.committer.abort().map_err(|source| CoordinatorError::Abort { operator: operator(), source })?;
         self.committer.prepare().map_err(|source| CoordinatorError::PrepareSink { operator: operator(), source })?;
         self.leftovers = Leftovers::None;
@@ -423,14 +560,25 @@ impl DealtSplits {
         Self::Remembered { splits: vec![Vec::new(); parallelism as usize], count: 0 }
     }
 
-    fn remember(&mut self, subtask_index: u32, split: &SourceSplit) {
+    fn remember(&mut self, behind: CheckpointId, subtask_index: u32, split: &SourceSplit) {
         match self {
             Self::Remembered { splits, count } if *count < REMEMBERED_SPLITS_MAX => {
-                splits[subtask_index as usize].push(split.clone());
+                splits[subtask_index as usize].push((behind, split.clone()));
                 *count += 1;
             }
-            Self::Remembered { .. } => *self = Self::TooMany,
-            Self::TooMany => {}
+            Self::Remembered { .. } | Self::TooMany(_) => *self = Self::TooMany(behind),
+        }
+    }
+
+    /// Forgets what was dealt before the checkpoint: it has what is left of it.
+    fn checkpoint_completed(&mut self, id: CheckpointId, parallelism: u32) {
+        match self {
+            Self::Remembered { splits, count } => {
+                splits.iter_mut().for_each(|splits| splits.retain(|(behind, _)| id <= *behind));
+                *count = splits.iter().map(Vec::len).sum();
+            }
+            Self::TooMany(last) if *last < id => *self = Self::new(parallelism),
+            Self::TooMany(_) => {}
         }
     }
 
@@ -439,9 +587,9 @@ impl DealtSplits {
             Self::Remembered { splits, count } => {
                 let taken = std::mem::take(&mut splits[subtask_index as usize]);
                 *count -= taken.len();
-                Some(taken)
+                Some(taken.into_iter().map(|(_, split)| split).collect())
             }
-            Self::TooMany => None,
+            Self::TooMany(_) => None,
         }
     }
 }

@@ -99,13 +99,16 @@ pub struct ExponentialDelay {
 }
 
 impl RestartStrategy {
-    /// Makes the configured strategy; without one and without checkpoints, none.
+    /// Makes the configured strategy; without one: exponential delay with checkpoints, none without.
     ///
     /// # Errors
     /// Returns an error if the type is unknown or a parameter is out of range.
     pub fn new(configuration: &Configuration) -> Result<Self, RestartStrategyError> {
         let Some(name) = configuration.get(&options::RESTART_STRATEGY) else {
-            return Ok(Self::NoRestart);
+            return match configuration.get(&options::CHECKPOINTING_INTERVAL) {
+                Some(_) => ExponentialDelay::new(configuration).map(Self::ExponentialDelay),
+                None => Ok(Self::NoRestart),
+            };
         };
         match name.trim().to_ascii_lowercase().as_str() {
             "none" | "disable" | "off" => Ok(Self::NoRestart),
@@ -358,6 +361,18 @@ mod tests {
             let configuration = configuration(&[("restart-strategy.type", alias)]);
             assert_eq!(RestartStrategy::new(&configuration), Ok(RestartStrategy::NoRestart));
         }
+    }
+
+    #[test]
+    fn with_checkpoints_the_default_is_exponential_delay() {
+        let defaults = vectors().defaults;
+        assert_eq!(defaults[1]["checkpointing"], true);
+        assert!(defaults[1]["effective_1_20"].as_str().unwrap().starts_with("exponential-delay (1 s, 1 min, x1.5"));
+        let interval = ("execution.checkpointing.interval", "1 s");
+        let named = RestartStrategy::new(&configuration(&[("restart-strategy.type", "exponential-delay")]));
+        assert_eq!(RestartStrategy::new(&configuration(&[interval])), named);
+        let disabled = RestartStrategy::new(&configuration(&[interval, ("restart-strategy.type", "disable")]));
+        assert_eq!(disabled, Ok(RestartStrategy::NoRestart));
     }
 
     #[test]

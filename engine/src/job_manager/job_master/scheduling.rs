@@ -69,8 +69,12 @@ impl JobMaster {
             }
             let (partitions, gates) = self.graph.deployment(*vertex);
             let attempt = self.graph.vertex(*vertex).current().attempt();
+            let restore = self.restores.remove(vertex);
+            if restore.is_some() {
+                self.restoring.insert(*vertex);
+            }
             let deployment = TaskDeployment {
-                restore: None,
+                restore,
                 job: self.job(),
                 attempt,
                 vertex: attempt.execution_vertex.vertex,
@@ -276,7 +280,14 @@ impl JobMaster {
             tracing::debug!(job = %self.job(), task = self.graph.task_name(vertex), "task switched to {state}");
         }
         let state = self.graph.vertex(vertex).current().state();
+        if state == ExecutionState::Running {
+            self.restoring.remove(&vertex);
+        }
         if state.is_terminal() {
+            let attempt = self.graph.vertex(vertex).current().attempt();
+            self.restoring.remove(&vertex);
+            self.at_end_of_data.remove(&attempt);
+            self.checkpoints.task_ended(attempt, now);
             self.cancel_retries.remove(&vertex);
             self.waiting_regions.remove(&self.graph.regions().region_of[vertex]);
             self.coordinators.task_ended(self.graph.vertex(vertex).id());
@@ -287,7 +298,7 @@ impl JobMaster {
     }
 
     /// The subtask of an attempt that is current, if the speaker may speak of it.
-    fn vertex_of(&self, from: &Address, attempt: ExecutionAttemptId) -> Option<VertexIndex> {
+    pub(super) fn vertex_of(&self, from: &Address, attempt: ExecutionAttemptId) -> Option<VertexIndex> {
         let vertex = self.graph.index_of_attempt(attempt)?;
         let Address::TaskExecutor(id) = from else { return None };
         match self.graph.vertex(vertex).current().location() {

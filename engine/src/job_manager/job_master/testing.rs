@@ -4,12 +4,16 @@
 //! Every message, in both directions, goes through the wire codec.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use super::{JobMaster, JobMasterParts, operator_coordinators::Connectors};
+use super::{
+    JobMaster, JobMasterParts,
+    checkpoint_coordinator::storage::{CheckpointStore, StorageTask},
+    operator_coordinators::Connectors,
+};
 use crate::{
     base::{
         clock::Timestamp,
@@ -19,8 +23,12 @@ use crate::{
             JobVertexId, OperatorId, ResourceId, ResourceManagerId, SlotId,
         },
         status::{ExecutionState, JobStatus},
+        stream_element::{CheckpointId, SnapshotLocation},
     },
-    connector::{Committable, ConnectorError, SinkCommitter, SourceSplit, SplitAssignment, SplitEnumerator},
+    checkpoint::CheckpointMetadata,
+    connector::{
+        Committable, ConnectorError, RestoredSource, SinkCommitter, SourceSplit, SplitAssignment, SplitEnumerator,
+    },
     graph::{
         job_graph::{
             ChainedOperator, DistributionPattern, Grants, IntermediateDataSet, JobEdge, JobGraph, JobVertex,
@@ -183,15 +191,18 @@ impl Journal {
     pub(super) fn connectors(&self) -> Connectors {
         let (of_sources, of_sinks) = (self.clone(), self.clone());
         Connectors {
-            enumerators: Arc::new(move |spec, parallelism, record_type, _, _| {
+            enumerators: Arc::new(move |spec, parallelism, record_type, _, restored| {
                 of_sources.note(format!("enumerator {} of {parallelism} {record_type}", spec.name));
                 fail_if(spec, "enumerator")?;
                 let splits = spec.options.get("splits").map_or(0, |splits| splits.parse::<u32>().unwrap());
-                Ok(Box::new(JournalEnumerator {
-                    journal: of_sources.clone(),
-                    spec: spec.clone(),
-                    splits: (0..splits).map(|number| number.to_le_bytes()[0]).collect(),
-                }))
+                let splits = match restored {
+                    Some(RestoredSource { enumerator, splits }) => {
+                        of_sources.note(format!("restored {enumerator:?} and {splits:?}"));
+                        enumerator.into_iter().chain(splits.into_iter().map(|(_, split)| split.0[0])).collect()
+                    }
+                    None => (0..splits).map(|number| number.to_le_bytes()[0]).collect(),
+                };
+                Ok(Box::new(JournalEnumerator { journal: of_sources.clone(), spec: spec.clone(), splits }))
             }),
             committers: Arc::new(move |spec, parallelism, record_type, _| {
                 of_sinks.note(format!("committer {} of {parallelism} {record_type}", spec.name));
@@ -217,7 +228,7 @@ struct JournalEnumerator {
 
 impl SplitEnumerator for JournalEnumerator {
     fn snapshot(&self) -> Vec<u8> {
-        todo!("connector helper")
+        self.splits.iter().copied().collect()
     }
 
     fn next_split(&mut self, _: u32) -> Result<SplitAssignment, ConnectorError> {
@@ -240,10 +251,11 @@ struct JournalCommitter {
 impl SinkCommitter for JournalCommitter {
     fn recover(
         &mut self,
-        _checkpoint_id: crate::base::stream_element::CheckpointId,
-        _committables: Vec<Committable>,
+        checkpoint_id: CheckpointId,
+        committables: Vec<Committable>,
     ) -> Result<(), ConnectorError> {
-        todo!("connector helper")
+        self.journal.note(format!("recover {checkpoint_id}: {}", names(committables)));
+        fail_if(&self.spec, "recover")
     }
 
     fn prepare(&mut self) -> Result<(), ConnectorError> {
@@ -252,15 +264,90 @@ impl SinkCommitter for JournalCommitter {
     }
 
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError> {
-        let names: Vec<_> =
-            committables.into_iter().map(|committable| String::from_utf8(committable.0).unwrap()).collect();
-        self.journal.note(format!("commit {}", names.join(" ")));
+        self.journal.note(format!("commit {}", names(committables)));
         fail_if(&self.spec, "commit")
     }
 
     fn abort(&mut self) -> Result<(), ConnectorError> {
         self.journal.note("abort".to_owned());
         fail_if(&self.spec, "abort")
+    }
+}
+
+fn names(committables: Vec<Committable>) -> String {
+    let names = committables.into_iter().map(|committable| String::from_utf8(committable.0).unwrap());
+    names.collect::<Vec<_>>().join(" ")
+}
+
+/// A store of checkpoints whose tasks are done when the test says so.
+#[derive(Clone, Default)]
+pub(super) struct FakeStore(pub(super) Arc<Mutex<FakeStorage>>);
+
+#[derive(Default)]
+pub(super) struct FakeStorage {
+    /// Begun and not done.
+    pub(super) tasks: VecDeque<StorageTask>,
+    pub(super) stored: BTreeMap<(SnapshotLocation, CheckpointId), CheckpointMetadata>,
+    /// Cannot be read or written.
+    pub(super) damaged: BTreeSet<CheckpointId>,
+    /// In the order in which they went.
+    pub(super) deleted: Vec<String>,
+    pub(super) deleted_savepoints: Vec<SnapshotLocation>,
+}
+
+impl FakeStorage {
+    fn check(&self, id: CheckpointId) -> Result<(), String> {
+        if self.damaged.contains(&id) { Err("as told".to_owned()) } else { Ok(()) }
+    }
+
+    /// Does the next task.
+    pub(super) fn perform(&mut self) -> Option<JobMasterMessage> {
+        Some(match self.tasks.pop_front()? {
+            StorageTask::Store(metadata, location) => {
+                let id = metadata.checkpoint_id;
+                let result = self.check(id);
+                if result.is_ok() {
+                    let former = self.stored.insert((location, id), (*metadata).clone());
+                    assert!(former.is_none(), "checkpoint {id} is stored twice");
+                }
+                JobMasterMessage::CheckpointStored(id, result)
+            }
+            StorageTask::Discard { location, checkpoints, files } => {
+                for id in checkpoints {
+                    self.stored.remove(&(location.clone(), id));
+                }
+                self.deleted.extend(files);
+                JobMasterMessage::CheckpointsDiscarded
+            }
+            StorageTask::DeleteSavepoint(location) => {
+                self.deleted_savepoints.push(location);
+                JobMasterMessage::CheckpointsDiscarded
+            }
+            StorageTask::Verify(metadata, _) => {
+                JobMasterMessage::CheckpointVerified(metadata.checkpoint_id, self.check(metadata.checkpoint_id))
+            }
+        })
+    }
+}
+
+impl CheckpointStore for FakeStore {
+    fn begin(&mut self, task: StorageTask) {
+        self.0.lock().unwrap().tasks.push_back(task);
+    }
+
+    fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, String> {
+        let storage = self.0.lock().unwrap();
+        Ok(storage.stored.keys().filter(|(known, _)| known == location).map(|(_, id)| *id).collect())
+    }
+
+    fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, String> {
+        let storage = self.0.lock().unwrap();
+        let is_it = |(known, other): &&(SnapshotLocation, CheckpointId)| {
+            known == location && id.is_none_or(|id| id == *other)
+        };
+        let key = storage.stored.keys().find(is_it).ok_or("there is no _metadata")?;
+        storage.check(key.1)?;
+        Ok(storage.stored[key].clone())
     }
 }
 
@@ -272,6 +359,7 @@ pub(super) struct Harness {
     pub(super) id: JobMasterId,
     pub(super) resource_manager: ResourceManagerId,
     pub(super) journal: Journal,
+    pub(super) store: FakeStore,
     sent: Vec<Envelope>,
     allocations: u8,
 }
@@ -279,6 +367,11 @@ pub(super) struct Harness {
 impl Harness {
     /// Starts the JobMaster of a graph with the given settings.
     pub(super) fn start(graph: GraphBuilder, settings: &[(&str, &str)]) -> Self {
+        Self::start_with(graph, settings, FakeStore::default())
+    }
+
+    /// Starts the JobMaster of a graph where others stored checkpoints before.
+    pub(super) fn start_with(graph: GraphBuilder, settings: &[(&str, &str)], store: FakeStore) -> Self {
         let mut configuration = Configuration::default();
         for (key, value) in settings {
             configuration.set(key, value, Origin::Program).unwrap();
@@ -293,6 +386,8 @@ impl Harness {
             submitted: now,
             configuration: Configuration::default(),
             connectors: journal.connectors(),
+            checkpoint_store: Box::new(store.clone()),
+            state_directory: "/state".into(),
             dispatcher: Fence::None,
         })
         .unwrap();
@@ -303,6 +398,7 @@ impl Harness {
             id,
             resource_manager: ResourceManagerId::from_bytes([9; 16]),
             journal,
+            store,
             sent: Vec::new(),
             allocations: 0,
         };
@@ -313,7 +409,16 @@ impl Harness {
 
     /// Starts, registers, and offers as many slots of one TaskExecutor as needed.
     pub(super) fn running(graph: GraphBuilder, settings: &[(&str, &str)]) -> (Self, Vec<TaskDeployment>) {
-        let mut harness = Self::start(graph, settings);
+        Self::running_with(graph, settings, FakeStore::default())
+    }
+
+    /// As [`Harness::running`], where others stored checkpoints before.
+    pub(super) fn running_with(
+        graph: GraphBuilder,
+        settings: &[(&str, &str)],
+        store: FakeStore,
+    ) -> (Self, Vec<TaskDeployment>) {
+        let mut harness = Self::start_with(graph, settings, store);
         harness.register();
         let needed = harness.master.pool.required_count();
         harness.offer("te", needed);
@@ -324,6 +429,15 @@ impl Harness {
         }
         harness.take_sent();
         (harness, deployed)
+    }
+
+    /// The store does all that was begun, and says so.
+    pub(super) fn perform_storage(&mut self) {
+        loop {
+            let answer = self.store.0.lock().unwrap().perform();
+            let Some(answer) = answer else { return };
+            self.deliver(Address::JobMaster(self.job), answer);
+        }
     }
 
     fn push(&mut self, envelopes: Vec<Envelope>) {
@@ -524,7 +638,7 @@ pub(super) fn update(
     TaskExecutionStateUpdate { attempt, state, cause, metrics: metrics(1), committables: Vec::new() }
 }
 
-fn job_graph(job_id: JobId, vertices: Vec<JobVertex>, configuration: Configuration) -> JobGraph {
+pub(super) fn job_graph(job_id: JobId, vertices: Vec<JobVertex>, configuration: Configuration) -> JobGraph {
     JobGraph {
         job_id,
         name: "test".to_owned(),

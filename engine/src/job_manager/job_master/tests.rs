@@ -240,6 +240,8 @@ fn settings_that_make_no_sense_are_refused() {
         submitted: Timestamp(0),
         configuration,
         connectors: harness.journal.connectors(),
+        checkpoint_store: Box::new(harness.store.clone()),
+        state_directory: "/state".into(),
         dispatcher: Fence::None,
     };
     let error = JobMaster::new(parts).err().unwrap().to_string();

@@ -446,6 +446,13 @@ impl ExecutionGraph {
         self.vertices[index].current.location = Some(location);
     }
 
+    /// Takes over the number of key groups of a checkpoint, before anything is deployed.
+    pub fn set_max_parallelism(&mut self, vertex: JobVertexId, max_parallelism: u32) {
+        if let Some(position) = self.job_vertex_by_id.get(&vertex) {
+            self.job_vertices[*position].job_vertex.max_parallelism = max_parallelism;
+        }
+    }
+
     /// Takes over reported counters.
     pub fn set_metrics(&mut self, index: VertexIndex, metrics: TaskMetrics) {
         self.vertices[index].current.metrics = metrics;

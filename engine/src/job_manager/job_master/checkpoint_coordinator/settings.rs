@@ -1,0 +1,172 @@
+//! What the configuration says of checkpoints.
+
+use std::{path::Path, time::Duration};
+
+use crate::{
+    base::{
+        config::{Configuration, format_duration, options},
+        ids::JobId,
+        status::JobStatus,
+        stream_element::{CheckpointingMode, SnapshotLocation},
+    },
+    job_manager::job_master::JobMasterError,
+};
+
+/// Least interval and timeout.
+const DURATION_MIN: Duration = Duration::from_millis(10);
+/// Longest pause, as in Flink: a year.
+const PAUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What becomes of the last checkpoints when the job ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Retention {
+    /// They are deleted.
+    NoExternalized,
+    /// They are kept if the job failed.
+    DeleteOnCancellation,
+    /// They are kept if the job failed or was cancelled.
+    RetainOnCancellation,
+}
+
+impl Retention {
+    fn of(configuration: &Configuration) -> Self {
+        match configuration.get(&options::CHECKPOINT_RETENTION).as_str() {
+            "DELETE_ON_CANCELLATION" => Self::DeleteOnCancellation,
+            "RETAIN_ON_CANCELLATION" => Self::RetainOnCancellation,
+            _ => Self::NoExternalized,
+        }
+    }
+
+    /// Whether checkpoints outlive a job that ended so. A suspended job is gone on with, and keeps all.
+    pub fn keeps(self, status: JobStatus) -> bool {
+        match (self, status) {
+            (_, JobStatus::Suspended) => true,
+            (Self::NoExternalized, _) => false,
+            (Self::DeleteOnCancellation, status) => status == JobStatus::Failed,
+            (Self::RetainOnCancellation, status) => matches!(status, JobStatus::Failed | JobStatus::Canceled),
+        }
+    }
+}
+
+/// Settings of one job.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CheckpointSettings {
+    /// Time between two triggers, not less than the pause; none: none is triggered by time.
+    pub interval: Option<Duration>,
+    /// How barriers are waited for.
+    pub mode: CheckpointingMode,
+    /// From the trigger on.
+    pub timeout: Duration,
+    /// From the completion of one to the trigger of the next.
+    pub min_pause: Duration,
+    /// How many may be under way.
+    pub max_concurrent: usize,
+    /// How many may fail one after the other.
+    pub tolerable_failures: u32,
+    /// How many complete ones are kept.
+    pub retained: usize,
+    /// Whether they go on when tasks have finished.
+    pub after_tasks_finish: bool,
+    /// Whether only what changed is written.
+    pub is_incremental: bool,
+    /// Directory of the job's checkpoints.
+    pub location: SnapshotLocation,
+    /// Directory of savepoints for which none is given.
+    pub savepoint_directory: Option<String>,
+}
+
+impl CheckpointSettings {
+    /// Reads the settings of a job whose engine keeps its state in `state_directory`.
+    ///
+    /// # Errors
+    /// Returns an error if a time is too short.
+    pub fn new(configuration: &Configuration, job: JobId, state_directory: &Path) -> Result<Self, JobMasterError> {
+        let min_pause = configuration.get(&options::CHECKPOINTING_MIN_PAUSE).min(PAUSE_MAX);
+        let interval = configuration.get(&options::CHECKPOINTING_INTERVAL);
+        let timeout = configuration.get(&options::CHECKPOINTING_TIMEOUT);
+        let set = [(options::CHECKPOINTING_INTERVAL.key, interval), (options::CHECKPOINTING_TIMEOUT.key, Some(timeout))];
+        for (key, duration) in set {
+            if let Some(duration) = duration.filter(|duration| *duration < DURATION_MIN) {
+                let (value, least) = (format_duration(duration), format_duration(DURATION_MIN));
+                return Err(JobMasterError::Checkpoints(format!("\"{key}\" is {value}: expected at least {least}")));
+            }
+        }
+        Ok(Self {
+            interval: interval.map(|interval| interval.max(min_pause)),
+            mode: match configuration.get(&options::CHECKPOINTING_MODE).as_str() {
+                "AT_LEAST_ONCE" => CheckpointingMode::AtLeastOnce,
+                _ => CheckpointingMode::ExactlyOnce,
+            },
+            timeout,
+            min_pause,
+            max_concurrent: configuration.get(&options::CHECKPOINTING_MAX_CONCURRENT) as usize,
+            tolerable_failures: configuration.get(&options::CHECKPOINTING_TOLERABLE_FAILURES),
+            retained: configuration.get(&options::CHECKPOINTS_RETAINED) as usize,
+            after_tasks_finish: configuration.get(&options::CHECKPOINTS_AFTER_TASKS_FINISH),
+            is_incremental: configuration.get(&options::CHECKPOINTING_INCREMENTAL),
+            location: checkpoints_location(configuration, job, state_directory),
+            savepoint_directory: configuration.get(&options::SAVEPOINT_DIR),
+        })
+    }
+}
+
+/// Directory of a job's checkpoints.
+fn checkpoints_location(configuration: &Configuration, job: JobId, state_directory: &Path) -> SnapshotLocation {
+    let directory = configuration.get(&options::CHECKPOINTING_DIR);
+    let directory = directory.unwrap_or_else(|| state_directory.join("checkpoints").to_string_lossy().into_owned());
+    SnapshotLocation(format!("{}/{job}", directory.trim_end_matches('/')))
+}
+
+/// The directory that is to be deleted, since a job ended so; none: it is kept, or there is none.
+pub fn location_to_delete(
+    configuration: &Configuration,
+    job: JobId,
+    state_directory: &Path,
+    status: JobStatus,
+) -> Option<SnapshotLocation> {
+    let is_deleted = !Retention::of(configuration).keeps(status);
+    is_deleted.then(|| checkpoints_location(configuration, job, state_directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::config::Origin;
+
+    fn settings(values: &[(&str, &str)]) -> Result<CheckpointSettings, JobMasterError> {
+        let mut configuration = Configuration::default();
+        for (key, value) in values {
+            configuration.set(&format!("execution.checkpointing.{key}"), value, Origin::Program).unwrap();
+        }
+        CheckpointSettings::new(&configuration, JobId::from_bytes([7; 16]), Path::new("/state"))
+    }
+
+    /// The table of Flink's `CheckpointProperties`.
+    #[test]
+    fn retention_is_flinks() {
+        use JobStatus::{Canceled, Failed, Finished, Suspended};
+        for (retention, kept) in [
+            (Retention::NoExternalized, vec![Suspended]),
+            (Retention::DeleteOnCancellation, vec![Failed, Suspended]),
+            (Retention::RetainOnCancellation, vec![Canceled, Failed, Suspended]),
+        ] {
+            let keeps = [Finished, Canceled, Failed, Suspended].into_iter().filter(|status| retention.keeps(*status));
+            assert_eq!(keeps.collect::<Vec<_>>(), kept, "{retention:?}");
+        }
+    }
+
+    #[test]
+    fn checkpoints_are_in_a_directory_of_the_job() {
+        let id = "07".repeat(16);
+        assert_eq!(settings(&[]).unwrap().location.0, format!("/state/checkpoints/{id}"));
+        assert_eq!(settings(&[("dir", "/data/")]).unwrap().location.0, format!("/data/{id}"));
+    }
+
+    #[test]
+    fn times_that_are_too_short_are_refused() {
+        let error = settings(&[("interval", "9 ms")]).unwrap_err();
+        assert_eq!(error.to_string(), "\"execution.checkpointing.interval\" is 9 ms: expected at least 10 ms");
+        assert!(settings(&[("timeout", "1 ms")]).is_err());
+        assert_eq!(settings(&[("interval", "10 ms")]).unwrap().interval, Some(DURATION_MIN));
+    }
+}

@@ -1,0 +1,150 @@
+//! What the coordinator has done by a thread that may wait: the JobMaster itself never waits
+//! for the store of checkpoints while tasks run.
+
+use std::{
+    error::Error,
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use crate::{
+    base::stream_element::{CheckpointId, SnapshotLocation},
+    checkpoint::{CheckpointMetadata, CheckpointStorage, CheckpointStorageError},
+    protocol::job_master::JobMasterMessage,
+};
+
+/// Something that takes time.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StorageTask {
+    /// Stores metadata at the location; answered by [`JobMasterMessage::CheckpointStored`].
+    Store(Arc<CheckpointMetadata>, SnapshotLocation),
+    /// Deletes metadata, then files, of the job's checkpoints; answered by
+    /// [`JobMasterMessage::CheckpointsDiscarded`].
+    Discard {
+        /// Directory of the job's checkpoints.
+        location: SnapshotLocation,
+        /// Whose metadata is deleted.
+        checkpoints: Vec<CheckpointId>,
+        /// Paths of files that nobody needs.
+        files: Vec<String>,
+    },
+    /// Deletes a savepoint that was given up; answered by [`JobMasterMessage::CheckpointsDiscarded`].
+    DeleteSavepoint(SnapshotLocation),
+    /// Looks at all files; answered by [`JobMasterMessage::CheckpointVerified`].
+    Verify(Arc<CheckpointMetadata>, SnapshotLocation),
+}
+
+/// The store, as the coordinator uses it.
+pub trait CheckpointStore: Send {
+    /// Begins something that is answered by a message to the JobMaster; tasks are done in order.
+    fn begin(&mut self, task: StorageTask);
+
+    /// Ids of the checkpoints of a job, ascending. Waits for the store.
+    ///
+    /// # Errors
+    /// Says in one line why they cannot be listed.
+    fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, String>;
+
+    /// Reads and checks a checkpoint, or, without an id, the savepoint that the location is. Waits for the store.
+    ///
+    /// # Errors
+    /// Says in one line what is missing or damaged.
+    fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, String>;
+}
+
+/// Sends a message to the JobMaster from any thread. Waits while its queue is full.
+pub type SendToItself = Arc<dyn Fn(JobMasterMessage) + Send + Sync>;
+
+/// The store behind a thread, which is started with the first task and ends with its owner.
+pub struct ThreadedStore {
+    answer: SendToItself,
+    tasks: Option<mpsc::Sender<StorageTask>>,
+}
+
+impl ThreadedStore {
+    /// Answers go to `answer`.
+    pub fn new(answer: SendToItself) -> Self {
+        Self { answer, tasks: None }
+    }
+
+    fn start(&self) -> mpsc::Sender<StorageTask> {
+        let (sender, tasks) = mpsc::channel::<StorageTask>();
+        let answer = Arc::clone(&self.answer);
+        let run = move || {
+            for task in tasks {
+                answer(perform(task));
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("checkpoints".to_owned()).spawn(run) {
+            tracing::error!(%error, "the thread that stores checkpoints could not be started");
+        }
+        sender
+    }
+}
+
+impl CheckpointStore for ThreadedStore {
+    fn begin(&mut self, task: StorageTask) {
+        let mut task = Some(task);
+        let sender = self.tasks.take().unwrap_or_else(|| self.start());
+        if let Some(mpsc::SendError(unsent)) = task.take().and_then(|task| sender.send(task).err()) {
+            // No thread: done here, late rather than never.
+            (self.answer)(perform(unsent));
+        }
+        self.tasks = Some(sender);
+    }
+
+    fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, String> {
+        let storage = CheckpointStorage::open(location.clone()).map_err(in_a_line)?;
+        storage.checkpoints().map_err(in_a_line)
+    }
+
+    fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, String> {
+        let storage = CheckpointStorage::open(location.clone()).map_err(in_a_line)?;
+        let metadata = storage.load_metadata(id).map_err(in_a_line)?;
+        storage.verify(&metadata).map_err(in_a_line)?;
+        Ok(metadata)
+    }
+}
+
+fn perform(task: StorageTask) -> JobMasterMessage {
+    match task {
+        StorageTask::Store(metadata, location) => {
+            let stored = CheckpointStorage::open(location).and_then(|storage| storage.store_metadata(&metadata));
+            JobMasterMessage::CheckpointStored(metadata.checkpoint_id, stored.map(drop).map_err(in_a_line))
+        }
+        StorageTask::Discard { location, checkpoints, files } => {
+            let discarded = CheckpointStorage::open(location).map(|storage| {
+                let metadata = checkpoints.into_iter().map(|id| storage.delete_metadata(id));
+                let files = files.iter().map(|file| storage.delete(file));
+                metadata.chain(files).filter_map(Result::err).for_each(warn_of_leftover);
+            });
+            discarded.unwrap_or_else(warn_of_leftover);
+            JobMasterMessage::CheckpointsDiscarded
+        }
+        StorageTask::DeleteSavepoint(location) => {
+            let deleted = CheckpointStorage::open(location).and_then(|storage| storage.delete_all());
+            deleted.unwrap_or_else(warn_of_leftover);
+            JobMasterMessage::CheckpointsDiscarded
+        }
+        StorageTask::Verify(metadata, location) => {
+            let verified = CheckpointStorage::open(location).and_then(|storage| storage.verify(&metadata));
+            JobMasterMessage::CheckpointVerified(metadata.checkpoint_id, verified.map_err(in_a_line))
+        }
+    }
+}
+
+fn warn_of_leftover(error: CheckpointStorageError) {
+    tracing::warn!("files of a checkpoint are left behind: {}", in_a_line(error));
+}
+
+/// An error with its causes in one line.
+#[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
+fn in_a_line(error: CheckpointStorageError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,342 @@
+//! Joins the checkpoint coordinator to tasks, sources and sinks, and has the job go on from what it kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Consequence, JobMaster,
+    checkpoint_coordinator::{
+        CompletedCheckpoint, Effect, Participants, plan,
+    },
+    execution_graph::VertexIndex,
+    operator_coordinators::RestoredConnectors,
+};
+use crate::{
+    base::{
+        clock::Timestamp,
+        config::options,
+        ids::{ExecutionAttemptId, JobVertexId},
+        status::{ExecutionState, JobStatus},
+        stream_element::{CheckpointId, SnapshotLocation},
+    },
+    checkpoint::{JobRestore, assign_state},
+    protocol::{
+        dispatcher::DispatcherMessage,
+        job_master::{
+            AcknowledgeCheckpoint, CheckpointFailureReason, DeclineCheckpoint, FailureCause, Recoverability,
+        },
+        rpc::Address,
+        task_executor::{TaskExecutorMessage, TriggerCheckpoint},
+    },
+};
+
+/// A checkpoint, dealt to the parts of the job.
+struct DealtCheckpoint {
+    tasks: BTreeMap<JobVertexId, Vec<Option<crate::checkpoint::TaskRestore>>>,
+    connectors: RestoredConnectors,
+}
+
+impl JobMaster {
+    /// Begins what is due, and carries out what follows.
+    pub(super) fn run_checkpoints(&mut self, now: Timestamp) {
+        if self.is_at_end_of_data() {
+            self.checkpoints.end_of_data(now);
+        }
+        while let Some(request) = self.checkpoints.next_request(now) {
+            let after_tasks_finish = self.checkpoints.settings().after_tasks_finish;
+            let plan = match plan::calculate(&self.graph, after_tasks_finish) {
+                Ok(plan) if plan.to_wait.is_empty() => Err("all tasks have finished".to_owned()),
+                Ok(plan) => Ok(plan),
+                Err(plan::NotRunning(vertex)) => {
+                    let state = self.graph.vertex(vertex).current().state();
+                    Err(format!("task {} is {state}", self.graph.task_name(vertex)))
+                }
+            };
+            let plan = match plan {
+                Ok(plan) => plan,
+                Err(message) => {
+                    let reason = CheckpointFailureReason::NotAllRequiredTasksRunning;
+                    self.checkpoints.not_begun(&request, reason, &message);
+                    continue;
+                }
+            };
+            let attempt_of = |vertex: &VertexIndex| self.graph.vertex(*vertex).current().attempt();
+            let participants = Participants {
+                to_wait: plan.to_wait.iter().map(attempt_of).map(|it| (it.execution_vertex, it)).collect(),
+                finished: plan.finished.iter().map(|vertex| self.graph.vertex(*vertex).id()).collect(),
+            };
+            let begun = self.checkpoints.begin(request, &self.job_graph, participants, now);
+            // Before the triggers: a split that is dealt from here on comes to its task behind the barrier.
+            let coordinators = self.coordinators.snapshot(begun.id);
+            self.checkpoints.set_coordinators(begun.id, coordinators);
+            for vertex in plan.to_trigger {
+                let attempt = self.graph.vertex(vertex).current().attempt();
+                let options = begun.options.clone();
+                let trigger = TriggerCheckpoint { attempt, checkpoint_id: begun.id, triggered: now, options };
+                self.tell_attempt(attempt, TaskExecutorMessage::TriggerCheckpoint(trigger));
+            }
+        }
+        self.carry_out_effects(now);
+    }
+
+    /// All that run wait for a last checkpoint.
+    fn is_at_end_of_data(&self) -> bool {
+        let counts = self.graph.counts();
+        let running = self.graph.count(ExecutionState::Running);
+        self.status == JobStatus::Running
+            && self.checkpoints.is_periodic()
+            && 0 < running
+            && counts.keys().all(|state| matches!(state, ExecutionState::Running | ExecutionState::Finished))
+            && running == self.at_end_of_data.len()
+    }
+
+    /// Sends to where an attempt runs, if it is still current.
+    fn tell_attempt(&mut self, attempt: ExecutionAttemptId, message: TaskExecutorMessage) {
+        let Some(vertex) = self.graph.index_of_attempt(attempt) else { return };
+        let current = self.graph.vertex(vertex).current();
+        if let (false, Some(location)) = (current.state().is_terminal(), current.location()) {
+            let task_executor = location.task_executor.clone();
+            self.send_to_task_executor(&task_executor, message);
+        }
+    }
+
+    /// Does what the coordinator decided, until nothing follows.
+    pub(super) fn carry_out_effects(&mut self, now: Timestamp) {
+        loop {
+            let effects = self.checkpoints.take_effects();
+            if effects.is_empty() {
+                return;
+            }
+            for effect in effects {
+                self.carry_out(effect, now);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect, now: Timestamp) {
+        match effect {
+            Effect::Storage(task) => self.checkpoint_store.begin(task),
+            Effect::Completed(parts) => {
+                if let Err(error) = self.coordinators.checkpoint_completed(parts) {
+                    // Restoring the checkpoint commits it again.
+                    self.fail_recoverably(error.into_failure(), now);
+                }
+            }
+            Effect::NotifyComplete(id, attempts) => {
+                for attempt in attempts {
+                    self.tell_attempt(attempt, TaskExecutorMessage::NotifyCheckpointComplete(attempt, id));
+                }
+            }
+            Effect::NotifyAborted(id, attempts) => {
+                for attempt in attempts {
+                    self.tell_attempt(attempt, TaskExecutorMessage::NotifyCheckpointAborted(attempt, id));
+                }
+            }
+            Effect::Answer(number, result) => {
+                self.send_to_dispatcher(DispatcherMessage::SnapshotTaken(number, result));
+            }
+            Effect::FailJob(message) => {
+                let recoverability = Recoverability::Recoverable;
+                self.fail_recoverably(checkpoint_failure("checkpoints", message, recoverability), now);
+            }
+        }
+    }
+
+    /// The job as a whole fails, unless it is ending anyway.
+    fn fail_recoverably(&mut self, cause: FailureCause, now: Timestamp) {
+        if self.status.is_terminal() {
+            self.record_failure(cause, None, Consequence::JobGoesOn, now);
+        } else {
+            self.handle_global_failure(cause, now);
+        }
+    }
+
+    pub(super) fn handle_acknowledgement(
+        &mut self,
+        from: &Address,
+        acknowledge: AcknowledgeCheckpoint,
+        now: Timestamp,
+    ) {
+        let vertex = self.vertex_of(from, acknowledge.attempt);
+        let is_current =
+            vertex.is_some_and(|vertex| self.graph.vertex(vertex).current().state() == ExecutionState::Running);
+        if is_current {
+            self.checkpoints.acknowledge(acknowledge, &self.job_graph, now);
+        } else {
+            self.checkpoints.acknowledged_by_former_attempt(&acknowledge);
+        }
+    }
+
+    pub(super) fn handle_decline(&mut self, from: &Address, decline: &DeclineCheckpoint, now: Timestamp) {
+        let DeclineCheckpoint { attempt, checkpoint_id, reason, message } = decline;
+        let Some(vertex) = self.vertex_of(from, *attempt) else { return };
+        let message = format!("{}: {message}", self.graph.task_name(vertex));
+        self.checkpoints.decline(*attempt, *checkpoint_id, *reason, &message, now);
+    }
+
+    pub(super) fn handle_end_of_data(&mut self, from: &Address, attempt: ExecutionAttemptId) {
+        let vertex = self.vertex_of(from, attempt);
+        if vertex.is_some_and(|vertex| !self.graph.vertex(vertex).current().state().is_terminal()) {
+            self.at_end_of_data.insert(attempt);
+        }
+    }
+
+    /// A checkpoint that could not be restored was looked at.
+    pub(super) fn handle_verification(&mut self, id: CheckpointId, result: Result<(), String>, now: Timestamp) {
+        let path = self.checkpoints.latest().map(CompletedCheckpoint::external_path).unwrap_or_default();
+        if !self.checkpoints.verified(id, result.is_ok()) {
+            return;
+        }
+        self.record_damage(&path, &result.err().unwrap_or_default(), now);
+        match (self.status, self.checkpoints.latest()) {
+            (JobStatus::Running | JobStatus::Restarting, Some(_)) => {
+                // Those that run have gone on from the one that is passed over.
+                let not_before = self.pending_restarts_end().unwrap_or(now);
+                let vertices = self.to_restart(&[]);
+                self.begin_restart(vertices, not_before, now);
+            }
+            (JobStatus::Running | JobStatus::Restarting, None) => {
+                let message = format!("there is no other checkpoint than {path} to go on from");
+                let recoverability = Recoverability::Unrecoverable;
+                self.handle_global_failure(checkpoint_failure("checkpoint-damaged", message, recoverability), now);
+            }
+            _ => {}
+        }
+    }
+
+    /// Says in the log and in the history of failures that a checkpoint is passed over.
+    fn record_damage(&mut self, path: &str, problem: &str, now: Timestamp) {
+        let message = format!("checkpoint {path} cannot be restored and is passed over: {problem}");
+        let cause = checkpoint_failure("checkpoint-damaged", message, Recoverability::Recoverable);
+        self.record_failure(cause, None, Consequence::JobGoesOn, now);
+    }
+
+    // Restoring.
+
+    /// Finds what the job goes on from: the latest readable checkpoint of a former JobMaster, else what
+    /// the user named, else nothing. Source: `DefaultExecutionGraphFactory.tryRestoreExecutionGraphFromSavepoint`.
+    pub(super) fn restore_at_start(&mut self, now: Timestamp) -> Result<Option<RestoredConnectors>, FailureCause> {
+        if self.checkpoints.is_periodic() {
+            self.recover_checkpoints(now)?;
+        }
+        if let (None, Some(path)) = (self.checkpoints.latest(), self.configuration.get(&options::RECOVERY_PATH)) {
+            let (location, id) = SnapshotLocation::resolve(&path);
+            let metadata = self.checkpoint_store.load(&location, id).map_err(|problem| {
+                let message = format!(
+                    "the job cannot start from {path}: {problem}; name a checkpoint (…/chk-N) or a savepoint \
+                     that is whole"
+                );
+                checkpoint_failure("restore", message, Recoverability::Unrecoverable)
+            })?;
+            self.checkpoints.start_from(CompletedCheckpoint { metadata: metadata.into(), location });
+        }
+        let allow = self.configuration.get(&options::RECOVERY_IGNORE_UNCLAIMED);
+        let Some((dealt, max_parallelisms)) = self.deal_latest(allow)? else { return Ok(None) };
+        for (vertex, max_parallelism) in max_parallelisms {
+            self.graph.set_max_parallelism(vertex, max_parallelism);
+            let of_graph = self.job_graph.vertices.iter_mut().find(|known| known.id == vertex);
+            of_graph.expect("the checkpoint was dealt to these").max_parallelism = max_parallelism;
+        }
+        let DealtCheckpoint { tasks, connectors } = dealt;
+        self.note_restores(&(0..self.graph.vertex_count()).collect::<Vec<_>>(), tasks);
+        self.checkpoints.restored(now);
+        if let Some(checkpoint) = self.checkpoints.latest() {
+            tracing::info!(job = %self.job(), path = checkpoint.external_path(), "going on from a checkpoint");
+        }
+        Ok(Some(connectors))
+    }
+
+    /// Takes over what a former JobMaster of this job stored.
+    fn recover_checkpoints(&mut self, now: Timestamp) -> Result<(), FailureCause> {
+        let location = self.checkpoints.settings().location.clone();
+        let ids = self.checkpoint_store.list(&location).map_err(|problem| {
+            let message = format!("the checkpoints of the job cannot be listed: {problem}");
+            checkpoint_failure("restore", message, Recoverability::Unrecoverable)
+        })?;
+        let Some(last_id) = ids.last().copied() else { return Ok(()) };
+        let (mut readable, mut damaged) = (Vec::new(), Vec::new());
+        for id in ids {
+            match self.checkpoint_store.load(&location, Some(id)) {
+                Ok(metadata) => {
+                    readable.push(CompletedCheckpoint { metadata: metadata.into(), location: location.clone() });
+                }
+                Err(problem) => damaged.push((id, problem)),
+            }
+        }
+        for (id, problem) in &damaged {
+            self.record_damage(&location.path_of(Some(*id)), problem, now);
+        }
+        if readable.is_empty() {
+            let message = format!(
+                "none of the checkpoints in {location} can be read; to give up what they hold and begin anew, submit \
+                 the job under another id"
+            );
+            return Err(checkpoint_failure("checkpoint-damaged", message, Recoverability::Unrecoverable));
+        }
+        self.checkpoints.recover(readable, last_id);
+        self.checkpoints.forget_damaged(damaged.into_iter().map(|(id, _)| id).collect());
+        Ok(())
+    }
+
+    /// Makes sources, sinks and fresh attempts ready to go on from the latest checkpoint, or to begin from scratch.
+    pub(super) fn restore_subtasks(
+        &mut self,
+        vertices: &[VertexIndex],
+        subtasks: &BTreeMap<JobVertexId, Vec<u32>>,
+        now: Timestamp,
+    ) -> Result<(), FailureCause> {
+        let tasks: BTreeSet<_> = vertices.iter().map(|vertex| self.graph.vertex(*vertex).id()).collect();
+        self.checkpoints.tasks_reset(&tasks);
+        vertices.iter().for_each(|vertex| drop(self.restores.remove(vertex)));
+        let connectors = match self.deal_latest(true)? {
+            Some((DealtCheckpoint { tasks, connectors }, _)) => {
+                self.note_restores(vertices, tasks);
+                self.checkpoints.restored(now);
+                Some(connectors)
+            }
+            None => None,
+        };
+        let reset = self.coordinators.subtasks_reset(subtasks, connectors);
+        reset.map_err(super::operator_coordinators::CoordinatorError::into_failure)
+    }
+
+    /// Deals the latest checkpoint; none: there is none.
+    #[expect(clippy::type_complexity, reason = "used twice, here")]
+    fn deal_latest(
+        &self,
+        allow_non_restored_state: bool,
+    ) -> Result<Option<(DealtCheckpoint, BTreeMap<JobVertexId, u32>)>, FailureCause> {
+        let Some(checkpoint) = self.checkpoints.latest() else { return Ok(None) };
+        let CompletedCheckpoint { metadata, location } = checkpoint;
+        let dealt = assign_state(metadata, location, &self.job_graph.vertices, allow_non_restored_state);
+        let JobRestore { tasks, sources, committables, max_parallelisms } = dealt.map_err(|error| {
+            let message = format!("checkpoint {} does not fit the job: {error}", checkpoint.external_path());
+            checkpoint_failure("restore", message, Recoverability::Unrecoverable)
+        })?;
+        let operators = self.job_graph.vertices.iter().flat_map(|vertex| &vertex.operators);
+        let is_known = |id| metadata.operators.contains_key(&id);
+        let nodes = operators
+            .filter(|operator| is_known(operator.operator_id) || operator.user_defined_id.is_some_and(is_known))
+            .map(|operator| operator.node.id)
+            .collect();
+        let connectors = RestoredConnectors { checkpoint_id: metadata.checkpoint_id, sources, committables, nodes };
+        Ok(Some((DealtCheckpoint { tasks, connectors }, max_parallelisms)))
+    }
+
+    fn note_restores(
+        &mut self,
+        vertices: &[VertexIndex],
+        mut tasks: BTreeMap<JobVertexId, Vec<Option<crate::checkpoint::TaskRestore>>>,
+    ) {
+        for vertex in vertices {
+            let id = self.graph.vertex(*vertex).id();
+            let of_vertex = tasks.get_mut(&id.vertex).and_then(|tasks| tasks.get_mut(id.subtask_index as usize));
+            if let Some(restore) = of_vertex.and_then(Option::take) {
+                self.restores.insert(*vertex, restore);
+            }
+        }
+    }
+}
+
+fn checkpoint_failure(code: &str, message: String, recoverability: Recoverability) -> FailureCause {
+    FailureCause { code: code.to_owned(), message, detail: String::new(), recoverability }
+}
