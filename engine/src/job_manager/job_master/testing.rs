@@ -108,6 +108,12 @@ impl GraphBuilder {
         self
     }
 
+    /// Of all vertices.
+    pub(super) fn max_parallelism(mut self, max_parallelism: u32) -> Self {
+        self.vertices.iter_mut().for_each(|vertex| vertex.max_parallelism = max_parallelism);
+        self
+    }
+
     /// Option of all connectors; see [`Journal::connectors`].
     pub(super) fn option(mut self, key: &str, value: &str) -> Self {
         self.options.insert(key.to_owned(), value.to_owned());
