@@ -12,7 +12,7 @@ use engine::{
     state::{StateDescriptor, StateShape},
     wasm::{
         CancelFlag, EmitError, EmitTarget, LogLevel, PluginRuntime, PluginRuntimeConfig, Replay, SandboxLimits,
-        Segment, SegmentContext, SegmentOutput,
+        Segment, SegmentContext, SegmentOutput, SegmentRestore,
     },
 };
 
@@ -89,6 +89,7 @@ where
         max_parallelism: 128,
         attempt: 0,
         state_cache_bytes: limits.state_cache_bytes as u64,
+        restored: false,
         outputs: outputs.collect(),
         operator: plugin.to_owned(),
         is_keyed: in_segment().any(|node| node.key_type.is_some()),
@@ -96,7 +97,7 @@ where
         nodes: nodes.clone(),
     };
     let replay = Replay { args, graph_digest: graph_digest(&graph) };
-    Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), Rows(rows)).expect("it opens")
+    Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), SegmentRestore::default(), Rows(rows)).expect("it opens")
 }
 
 fn described(node: &StreamNode, state: &StateDeclaration) -> StateDescriptor {

@@ -365,7 +365,7 @@ impl From<&SegmentContext> for WitOperatorContext {
                     channels: output.channels,
                 })
                 .collect(),
-            restored: false,
+            restored: context.restored,
             state_cache_bytes: context.state_cache_bytes,
         }
     }
