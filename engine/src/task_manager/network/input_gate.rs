@@ -2,7 +2,7 @@
 //! announced, one element at a time, so that no channel starves.
 //!
 //! All channels announce themselves in one queue, which the task waits on; it has
-//! room for each channel once and so never fills. A channel that is blocked is not read;
+//! room for each channel twice and so never fills. A channel that is blocked is not read;
 //! its announcement is put aside until it is unblocked.
 
 use std::sync::Arc;
@@ -34,6 +34,10 @@ pub struct GateError {
     /// What happened.
     pub source: ChannelError,
 }
+
+/// A channel stands in the queue once, or twice if its producer announced it while it was
+/// being attached.
+const ANNOUNCEMENTS_PER_CHANNEL: usize = 2;
 
 #[derive(Debug)]
 struct GateChannel {
@@ -71,7 +75,7 @@ impl InputGates {
         elements_max: usize,
     ) -> Self {
         let count = gates.iter().map(Vec::len).sum::<usize>();
-        let (announcing, announced) = bounded(count.max(1));
+        let (announcing, announced) = bounded((ANNOUNCEMENTS_PER_CHANNEL * count).max(1));
         let mut channels = Vec::with_capacity(count);
         let mut first_channels = Vec::with_capacity(gates.len());
         for (gate, gate_channels) in gates.iter().enumerate() {
@@ -116,7 +120,7 @@ impl InputGates {
         if std::mem::take(&mut channel.was_announced) {
             let number = u32::try_from(index).expect("channels are counted in 32 bits");
             // The channel counts as announced all the while, so nobody else has announced it.
-            self.announcing.try_send(number).expect("the queue has room for each channel once");
+            self.announcing.try_send(number).expect("the queue has room for each channel");
         }
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, TrySendError, bounded};
 use engine_rows::{
     key_hash::key_hash,
     row::{self, NO_TIMESTAMP, Row, Rows},
@@ -856,7 +856,9 @@ impl SinkWriter for TestWriter {
     }
 
     fn finish(&mut self) -> Result<Vec<Committable>, ConnectorError> {
-        Ok(vec![Committable(vec![u8::try_from(self.context.subtask_index).unwrap()])])
+        let rows = std::mem::take(&mut self.uncommitted);
+        let committable = serde_json::json!([u64::MAX, self.context.subtask_index, rows]);
+        Ok(vec![Committable(committable.to_string().into_bytes())])
     }
 }
 
@@ -921,7 +923,11 @@ impl Cluster {
             artifacts: Arc::new(|artifact| panic!("no artifact {}", artifact.name)),
             guest_stack_bytes: 512 << 10,
             clock: Clock::System,
-            events: Arc::new(move |event| sender.try_send(event).expect("the test reads its events")),
+            events: Arc::new(move |event| {
+                // Snapshots may still be written when a test has ended.
+                let sent = sender.try_send(event);
+                assert!(!matches!(sent, Err(TrySendError::Full(_))), "the test reads its events");
+            }),
             snapshots: Arc::default(),
         };
         Self {
