@@ -6,12 +6,19 @@
 //! ([`CheckpointMetadata`]), and that is stored last. Knows neither tasks nor masters.
 
 mod assignment;
+mod evolution;
+mod metadata_format;
 mod storage;
+mod shared_state_registry;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
 pub use self::{
     assignment::{AssignmentError, JobRestore, assign_state},
+    evolution::{Evolution, StateConversion, conversions, convert_section, evolution},
+    shared_state_registry::SharedStateRegistry,
     storage::{CheckpointStorage, CheckpointStorageError},
 };
 
