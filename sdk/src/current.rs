@@ -11,14 +11,17 @@ use std::{
 
 use crate::{error::Error, host};
 
-/// Id of the running node (0: none), zero-based row of the batch; see `mark-address` in `wit/plugin.wit`.
+/// Stands for no row of a batch.
+pub(crate) const NO_ROW: u32 = u32::MAX;
+
+/// Id of the running node (0: none), zero-based row of the batch ([`NO_ROW`]: none); see `mark-address` in `wit/plugin.wit`.
 #[cfg(target_arch = "wasm32")]
-static MARK: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
+static MARK: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(NO_ROW)];
 
 #[cfg(not(target_arch = "wasm32"))]
 thread_local! {
     // Tests run jobs on many threads of one process.
-    static MARK: [AtomicU32; 2] = const { [AtomicU32::new(0), AtomicU32::new(0)] };
+    static MARK: [AtomicU32; 2] = const { [AtomicU32::new(0), AtomicU32::new(NO_ROW)] };
 }
 
 #[cfg(target_arch = "wasm32")]
@@ -77,10 +80,16 @@ pub(crate) fn enter_row(row: u32) {
     mark(|mark| mark[1].store(row, Relaxed));
 }
 
+/// The row of the batch that is being processed, or the step of a call that fires timers.
+#[inline]
+pub(crate) fn row() -> u32 {
+    mark(|mark| mark[1].load(Relaxed))
+}
+
 /// Marks that no operator runs.
 pub(crate) fn leave() {
     enter(0);
-    enter_row(0);
+    enter_row(NO_ROW);
 }
 
 /// Rejects the row that is being processed. Its loop learns of it by

@@ -254,6 +254,14 @@ impl Graph {
         if let Some(error) = self.errors.first() {
             return Err(Error::new(error));
         }
+        for node in &self.nodes {
+            if let Some(state) = node.states.iter().find(|state| state.time_to_live == Some(0)) {
+                return Err(Error::new(format!(
+                    "state \"{}\" of operator \"{}\": a time to live must be at least 1 ms",
+                    state.name, node.name
+                )));
+            }
+        }
         if self.nodes.is_empty() {
             return Err(Error::new("the program declares no stream"));
         }

@@ -110,8 +110,7 @@ where
         N: Number,
         F: for<'a> Fn(T::Ref<'a>) -> N + 'static,
     {
-        let number = Rc::new(number);
-        self.running("Keyed Sum", move || SumOf { number: number.clone(), _sum: PhantomData })
+        self.running("Keyed Sum", SumOf::of(number))
     }
 
     /// Finds the least value of the records of each key.
@@ -120,8 +119,7 @@ where
         V: Owned + PartialOrd + Clone,
         F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
     {
-        let value = Rc::new(value);
-        self.running("Keyed Min", move || MinOf { value: value.clone(), _value: PhantomData })
+        self.running("Keyed Min", MinOf::of(value))
     }
 
     /// Finds the greatest value of the records of each key.
@@ -130,8 +128,7 @@ where
         V: Owned + PartialOrd + Clone,
         F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
     {
-        let value = Rc::new(value);
-        self.running("Keyed Max", move || MaxOf { value: value.clone(), _value: PhantomData })
+        self.running("Keyed Max", MaxOf::of(value))
     }
 
     /// Aggregates the records of each key.

@@ -107,20 +107,43 @@ impl Histogram {
     }
 }
 
-/// Hands over what counters and gauges gathered in this call.
+/// Hands over what counters and gauges gathered in this call. Those that nobody else holds
+/// any more are forgotten.
 pub(crate) fn flush() {
-    IN_USE.with_borrow(|in_use| {
-        for metric in in_use {
-            let Some(handle) = metric.registered.get() else {
-                continue;
-            };
-            let delta = metric.delta.take();
-            if 0 < delta {
-                host::add(handle, delta);
+    IN_USE.with_borrow_mut(|in_use| {
+        in_use.retain(|metric| {
+            if let Some(handle) = metric.registered.get() {
+                let delta = metric.delta.take();
+                if 0 < delta {
+                    host::add(handle, delta);
+                }
+                if let Some(value) = metric.value.take() {
+                    host::set(handle, value);
+                }
             }
-            if let Some(value) = metric.value.take() {
-                host::set(handle, value);
-            }
-        }
+            1 < Rc::strong_count(metric)
+        });
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Counter, IN_USE, flush};
+    use crate::host;
+
+    #[test]
+    fn metrics_that_nobody_holds_are_handed_over_once_more_and_forgotten() {
+        host::reset();
+        let held = Counter::new("held");
+        held.inc();
+        for _ in 0..3 {
+            Counter::new("dropped").add(2);
+        }
+        flush();
+        assert_eq!(IN_USE.with_borrow(Vec::len), 1);
+        held.inc();
+        flush();
+        let totals: Vec<_> = host::metrics().iter().map(|metric| (metric.name.clone(), metric.total())).collect();
+        assert_eq!(totals, [("held".to_owned(), 2.0), ("dropped".to_owned(), 6.0)]);
+    }
 }

@@ -23,6 +23,8 @@ pub(crate) struct Segment {
     head: Box<dyn Head>,
     /// Keyed state and timers of the head.
     states: StateBackend,
+    /// Inputs of the head that have not ended.
+    open_inputs: usize,
 }
 
 impl Segment {
@@ -47,13 +49,14 @@ impl Segment {
         current::enter(*head);
         let factory = graph.factory(*head)?;
         let node = graph.node(*head).expect("a node with a factory is in the graph");
+        let open_inputs = node.input_types.len().max(1);
         let states = StateBackend::new(context, runtime.clone(), node);
         let head = factory.head(&mut builder, &states)?;
         if let Some(node) = builder.built.keys().min() {
             return Err(Error::new(format!("node {node} of the segment stands behind no other")));
         }
         current::leave();
-        Ok(Self { head, states })
+        Ok(Self { head, states, open_inputs })
     }
 
     /// Processes a batch of a zero-based input.
@@ -101,12 +104,24 @@ impl Segment {
 
     /// Lets the host know all state that it does not.
     pub(crate) fn snapshot(&mut self) -> Result<(), Failed> {
-        self.call(|head, _| head.flush_state())
+        self.call(|head, states| {
+            head.flush_state();
+            states.show_metrics();
+        })
     }
 
-    /// Ends a zero-based input of the first operator.
+    /// Ends a zero-based input of the first operator. With the last one the host gets all state:
+    /// what never left the caches counts for its limits, too.
     pub(crate) fn end_input(&mut self, input: u32) -> Result<(), Failed> {
-        self.call(|head, _| head.end_input_number(input))
+        self.open_inputs = self.open_inputs.saturating_sub(1);
+        let is_last = self.open_inputs == 0;
+        self.call(|head, states| {
+            head.end_input_number(input);
+            if is_last && !current::failed() {
+                head.flush_state();
+            }
+            states.show_metrics();
+        })
     }
 
     fn call(&mut self, f: impl FnOnce(&mut dyn Head, &StateBackend)) -> Result<(), Failed> {

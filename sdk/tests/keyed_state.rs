@@ -544,7 +544,11 @@ fn timers_of_each_key_fire_as_those_of_a_model() {
                 act(&mut waiting, key, time);
             }
             let watermark = round * 25 + 10;
+            let before = harness.records::<(u8, i64)>().unwrap().len();
             harness.process_watermark(watermark).unwrap();
+            // Those of all keys go by one clock.
+            let fired = &harness.records::<(u8, i64)>().unwrap()[before..];
+            assert!(fired.is_sorted_by_key(|(_, time)| *time), "seed {seed}: {fired:?}");
             for key in [0, 1] {
                 while let Some((time, ())) = waiting.entry(key).or_default().first_key_value().map(|(t, ())| (*t, ()))
                     && time <= watermark
@@ -565,4 +569,54 @@ fn timers_of_each_key_fire_as_those_of_a_model() {
         fired += actual.values().map(Vec::len).sum::<usize>();
     }
     assert!(20_000 < fired, "{fired} timers fired");
+}
+
+/// Registers a timer for each of the next times, until time 20,000: so many for each that fires.
+struct EachTime {
+    ahead: i64,
+}
+
+impl KeyedProcessFunction<u8, (u8, i64)> for EachTime {
+    type Output = (u8, i64);
+
+    fn process_element(
+        &self,
+        (_, time): (u8, i64),
+        context: &mut KeyedContext<'_, u8>,
+        _: &mut Collector<(u8, i64)>,
+    ) -> Result<()> {
+        context.timer_service().register_event_time_timer(time);
+        Ok(())
+    }
+
+    fn on_timer(&self, time: i64, context: &mut OnTimerContext<'_, u8>, out: &mut Collector<(u8, i64)>) -> Result<()> {
+        out.collect((context.current_key(), time));
+        if time % self.ahead == 0 {
+            let next = (time + 1..=time + self.ahead).take_while(|time| *time <= 20_000);
+            next.for_each(|time| context.timer_service().register_event_time_timer(time));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn timers_fire_in_their_order_however_many_a_callback_registers() {
+    for ahead in [1, 100, 20_000] {
+        let by_key = move |numbers: DataStream<(u8, i64)>| {
+            numbers.key_by(|number| number.0).process(move |_| EachTime { ahead })
+        };
+        let mut harness = TestHarness::of_stream(by_key).unwrap();
+        for (key, time) in [(1, 0), (2, 1), (2, 9_999), (2, 15_001), (2, 30_001)] {
+            harness.push::<(u8, i64)>(&(key, time)).unwrap();
+        }
+        harness.process_watermark(40_000).unwrap();
+        let fired = harness.records::<(u8, i64)>().unwrap();
+        assert!(fired.is_sorted_by_key(|(_, time)| *time), "{ahead} ahead");
+        let times = |key| fired.iter().filter(move |timer| timer.0 == key).map(|timer| timer.1);
+        assert!(times(1).eq(0..=20_000), "{ahead} ahead");
+        match ahead {
+            1 => assert!(times(2).eq((1..=20_000).chain([30_001]))),
+            _ => assert!(times(2).eq([1, 9_999, 15_001, 30_001]), "{ahead} ahead"),
+        }
+    }
 }

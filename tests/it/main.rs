@@ -11,4 +11,5 @@ mod restarts;
 mod hostile;
 mod cluster;
 mod event_time;
+mod operators;
 mod wire;

@@ -78,3 +78,31 @@ fn a_terminated_submit_cancels_its_job_and_leaves_nothing() {
     check_failure(&ended, 1, &["was cancelled"]);
     assert!(is_empty(&output) && is_empty(&temporary), "something is left: {}", describe(&ended));
 }
+
+/// Runs a job that keeps too much, with settings; its failure must be one line with all of `parts`.
+/// Returns the line.
+#[track_caller]
+fn check_greedy(what: &str, settings: &[&str], parts: &[&str]) -> String {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let plugin = plugin("test_failing");
+    let program = [text(&plugin), "--greedy", what, "--output", text(&output)];
+    let patient = ["submit", "-D", "sandbox.call.cpu-time=20s"];
+    let failed = run(&[&patient[..], settings, &program[..]].concat());
+    let line = check_failure(&failed, 1, &[&["operator \"Greedy\""], parts].concat());
+    assert!(is_empty(&output));
+    line
+}
+
+#[test]
+fn what_is_kept_in_the_memory_of_the_plugin_counts_for_the_limits_of_state() {
+    let parts = ["state \"value\"", "the value has 104857600 bytes, the limit is 16777216", "state.value.bytes-max"];
+    // A value is found to be too long behind the row that made it so, which is not named.
+    let line = check_greedy("value", &["-D", "sandbox.memory.max=1gb"], &parts);
+    assert!(!line.contains("row 0") && !line.contains("row 1"), "{line}");
+    let parts = ["state \"value\"", "1048576 bytes", "raise state.bytes-max"];
+    check_greedy("values", &["-D", "state.bytes-max=1mb"], &parts);
+    check_greedy("list", &[], &["state \"list\"", "the limit is 16777216", "state.value.bytes-max"]);
+    let parts = ["more than 100000 timers wait in this task", "raise state.timers.max"];
+    check_greedy("timers", &["-D", "state.timers.max=100000"], &parts);
+}

@@ -44,7 +44,7 @@ pub fn open<F>(plugin: &str, args: &[&str], rows: F) -> Segment<Rows<F>>
 where
     F: FnMut(u32, &[u8]) + 'static,
 {
-    open_nodes(plugin, args, 0, rows)
+    open_nodes(plugin, args, 0, None, rows)
 }
 
 /// Opens the operators behind the first one, which only deals the rows of a source by their key.
@@ -53,10 +53,19 @@ pub fn open_keyed<F>(plugin: &str, args: &[&str], rows: F) -> Segment<Rows<F>>
 where
     F: FnMut(u32, &[u8]) + 'static,
 {
-    open_nodes(plugin, args, 1, rows)
+    open_nodes(plugin, args, 1, None, rows)
 }
 
-fn open_nodes<F>(plugin: &str, args: &[&str], first: usize, rows: F) -> Segment<Rows<F>>
+/// As [`open_keyed`], with so many bytes for caches of state.
+#[allow(dead_code, reason = "each bench is compiled with this module and uses a part of it")]
+pub fn open_cached<F>(plugin: &str, args: &[&str], cache_bytes: u64, rows: F) -> Segment<Rows<F>>
+where
+    F: FnMut(u32, &[u8]) + 'static,
+{
+    open_nodes(plugin, args, 1, Some(cache_bytes), rows)
+}
+
+fn open_nodes<F>(plugin: &str, args: &[&str], first: usize, cache_bytes: Option<u64>, rows: F) -> Segment<Rows<F>>
 where
     F: FnMut(u32, &[u8]) + 'static,
 {
@@ -88,7 +97,8 @@ where
         parallelism: 1,
         max_parallelism: 128,
         attempt: 0,
-        state_cache_bytes: limits.state_cache_bytes as u64,
+        state_cache_bytes: cache_bytes.unwrap_or(limits.state_cache_bytes as u64),
+        state_value_bytes_max: limits.state_value_bytes_max as u64,
         outputs: outputs.collect(),
         operator: plugin.to_owned(),
         is_keyed: in_segment().any(|node| node.key_type.is_some()),

@@ -680,7 +680,7 @@ pub mod options {
         LOG_LINE_BYTES: MemorySize = "sandbox.log.line-bytes", "1 kb", "Longest log line; the rest is cut.";
         LOG_BYTES_PER_SECOND: MemorySize = "sandbox.log.bytes-per-second", "64 kb", "Log of one task; what is above is dropped and counted.";
         METRICS_MAX: u32 = "sandbox.metrics.max", "100", "Metrics of one task.";
-        STATE_BYTES_MAX: MemorySize = "state.bytes-max", "4 gb", "Keyed state of one task; what is above fails the job.";
+        STATE_BYTES_MAX: MemorySize = "state.bytes-max", "4 gb", "Keyed state and timers of one task; what is above fails the job. What a plugin keeps in its own memory (state.cache.bytes) counts once it is written, at the end of the input at the latest.";
         STATE_VALUE_BYTES_MAX: MemorySize = "state.value.bytes-max", "16 mb", "Longest value of keyed state.";
         STATE_TIMERS_MAX: u64 = "state.timers.max", "50000000", "Timers of one task; what is above fails the job.";
         STATE_CACHE_BYTES: MemorySize = "state.cache.bytes", "16 mb", "Keyed state that a plugin's instance keeps in its own memory, about; the rest is kept by the engine.";

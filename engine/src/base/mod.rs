@@ -6,3 +6,4 @@ pub mod config;
 pub mod status;
 pub mod key_group;
 pub mod stream_element;
+pub mod failpoint;

@@ -93,7 +93,8 @@ impl<'a> Assignment<'a> {
         let operators = vertices.iter().flat_map(|vertex| &vertex.operators);
         let known: BTreeSet<_> =
             operators.flat_map(|operator| operator.user_defined_id.into_iter().chain([operator.operator_id])).collect();
-        let lost = self.metadata.operators.values().find(|state| !known.contains(&state.operator_id) && !state.is_empty());
+        let lost =
+            self.metadata.operators.values().find(|state| !known.contains(&state.operator_id) && !state.is_empty());
         lost.map_or(Ok(()), |state| {
             let operator = shown(&state.name, state.uid.as_deref(), state.operator_id);
             Err(self.error(&format!(
@@ -334,12 +335,16 @@ impl<'a> Assignment<'a> {
             for (subtask, elements) in dealt.iter_mut().zip(elements) {
                 let Some(mut elements) = elements else { continue };
                 if let Some(conversion) = &conversion {
-                    elements = elements.iter().map(|element| conversion.convert(element)).collect::<Result<_, _>>().map_err(
-                        |problem| {
-                            let name = &operator.node.name;
-                            self.error(&format!("an element of state {:?} of operator {name:?}: {problem}", declaration.name))
-                        },
-                    )?;
+                    elements =
+                        elements.iter().map(|element| conversion.convert(element)).collect::<Result<_, _>>().map_err(
+                            |problem| {
+                                let name = &operator.node.name;
+                                self.error(&format!(
+                                    "an element of state {:?} of operator {name:?}: {problem}",
+                                    declaration.name
+                                ))
+                            },
+                        )?;
                 }
                 subtask.push(OperatorListState { declaration: declaration.clone(), mode: first.mode, elements });
             }

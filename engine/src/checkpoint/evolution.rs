@@ -124,7 +124,11 @@ enum Conversion {
     /// They stay.
     Copy(TypeDescriptor),
     /// A number of so many bytes gets so many; signed or not.
-    Integer { from: usize, to: usize, is_signed: bool },
+    Integer {
+        from: usize,
+        to: usize,
+        is_signed: bool,
+    },
     /// f32 to f64.
     Float,
     /// Text or bytes without a length get one.
@@ -174,10 +178,10 @@ fn conversion(from: &TypeDescriptor, to: &TypeDescriptor) -> Result<Conversion, 
             sum_conversion(name, variants, new_variants)
         }
         _ => match (integer(from), integer(to)) {
-            (Some((from, false)), Some((to, _))) if from < to => {
-                Ok(Conversion::Integer { from, to, is_signed: false })
+            (Some((from, false)), Some((to, _))) if from < to => Ok(Conversion::Integer { from, to, is_signed: false }),
+            (Some((from, true)), Some((to, true))) if from < to => {
+                Ok(Conversion::Integer { from, to, is_signed: true })
             }
-            (Some((from, true)), Some((to, true))) if from < to => Ok(Conversion::Integer { from, to, is_signed: true }),
             _ => Err(format!("{from} cannot be read as {to}")),
         },
     }
@@ -187,10 +191,7 @@ fn each(from: &[TypeDescriptor], to: &[TypeDescriptor]) -> Result<Vec<Conversion
     from.iter().zip(to).map(|(from, to)| conversion(from, to)).collect()
 }
 
-fn struct_conversion(
-    old: &[(String, TypeDescriptor)],
-    new: &[(String, TypeDescriptor)],
-) -> Result<Conversion, String> {
+fn struct_conversion(old: &[(String, TypeDescriptor)], new: &[(String, TypeDescriptor)]) -> Result<Conversion, String> {
     let read = old.iter().map(|(name, from)| match new.iter().find(|(new_name, _)| new_name == name) {
         Some((_, to)) => conversion(from, to).map(Ok).map_err(|reason| format!("field {name:?}: {reason}")),
         None => Ok(Err(from.clone())),
@@ -199,7 +200,8 @@ fn struct_conversion(
         Some(place) => Ok(Ok(place)),
         None => {
             let mut default = Vec::new();
-            write_default(to, &mut default).map_err(|kind| format!("the new field {name:?} is {kind}, which has no default"))?;
+            write_default(to, &mut default)
+                .map_err(|kind| format!("the new field {name:?} is {kind}, which has no default"))?;
             Ok(Err(default))
         }
     });
@@ -387,7 +389,13 @@ fn length(bytes: usize) -> Result<[u8; 4], String> {
 fn skip(descriptor: &TypeDescriptor, from: &mut &[u8]) -> Result<(), String> {
     match descriptor {
         TypeDescriptor::String | TypeDescriptor::Bytes => take_bytes(from).map(drop),
-        TypeDescriptor::Option(inner) => if take_flag(from)? { skip(inner, from) } else { Ok(()) },
+        TypeDescriptor::Option(inner) => {
+            if take_flag(from)? {
+                skip(inner, from)
+            } else {
+                Ok(())
+            }
+        }
         TypeDescriptor::List(element) => {
             let count = take_number(from)?;
             skip_many(count, &[element], from)

@@ -6,6 +6,7 @@
 //! ([`CheckpointMetadata`]), and that is stored last. Knows neither tasks nor masters.
 
 mod assignment;
+mod compatibility;
 mod evolution;
 mod metadata_format;
 mod storage;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 
 pub use self::{
     assignment::{AssignmentError, JobRestore, assign_state},
+    compatibility::{Compatibility, Fate, OperatorSchema, ProgramSchema, StateFate},
     evolution::{Evolution, StateConversion, conversions, convert_section, evolution},
     shared_state_registry::SharedStateRegistry,
     storage::{CheckpointStorage, CheckpointStorageError},

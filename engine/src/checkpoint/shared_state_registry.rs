@@ -34,8 +34,7 @@ impl SharedStateRegistry {
         }
         let before = self.retained.insert(id, files);
         assert!(before.is_none(), "checkpoint {id} completes once");
-        let deleted: Vec<_> = self.waiting.extract_if(.., |_, last| *last < id).map(|(file, _)| file).collect();
-        deleted
+        self.waiting.extract_if(.., |_, last| *last < id).map(|(file, _)| file).collect()
     }
 
     /// A checkpoint is not retained any more: its metadata is deleted. `last_drawn` is the
@@ -92,6 +91,7 @@ mod tests {
         /// What the task builds upon, and checkpoints that it has answered but that are not complete.
         confirmed: Vec<(CheckpointId, String)>,
         pending: BTreeMap<CheckpointId, Vec<(CheckpointId, String)>>,
+        /// What was confirmed, with the last checkpoint that was triggered then.
         notices: Vec<(CheckpointId, Vec<(CheckpointId, String)>)>,
         last_drawn: CheckpointId,
         existing: BTreeSet<String>,
@@ -99,8 +99,8 @@ mod tests {
 
     impl Job {
         fn trigger(&mut self, is_full: bool) {
-            // The notice of a checkpoint comes to the task before the trigger of the one after the next.
-            while 1 < self.notices.len() {
+            // A notice may come behind the next barrier, but not behind the one after that.
+            while self.notices.first().is_some_and(|(drawn, _)| *drawn < self.last_drawn) {
                 self.notice();
             }
             self.last_drawn += 1;
@@ -135,7 +135,7 @@ mod tests {
                 let (subsumed, _) = self.retained.pop_first().unwrap();
                 self.registry.release(subsumed, self.last_drawn);
             }
-            self.notices.push((id, parts));
+            self.notices.push((self.last_drawn, parts));
         }
 
         fn delete(&mut self, files: Vec<String>) {

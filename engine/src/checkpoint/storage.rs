@@ -140,9 +140,8 @@ impl CheckpointStorage {
             std::path::absolute(&location.0).map_err(|error| refused(error.to_string()))?
         };
         // Without "..", which the store does not know.
-        let directory = crate::connector::canonical_destination(&directory).map_err(|source| {
-            CheckpointStorageError::Io { action: "open", path: location.0.clone(), source }
-        })?;
+        let directory = crate::connector::canonical_destination(&directory)
+            .map_err(|source| CheckpointStorageError::Io { action: "open", path: location.0.clone(), source })?;
         let prefix = Path::from_absolute_path(&directory).map_err(|error| refused(error.to_string()))?;
         let location = SnapshotLocation(directory.to_string_lossy().into_owned());
         let store = Arc::new(LocalFileSystem::new().with_fsync(true));
@@ -271,7 +270,10 @@ impl CheckpointStorage {
             }
         })?;
         if let Some(problem) = metadata.files().find_map(|file| path_problem(&file.path)) {
-            return Err(CheckpointStorageError::Refused { path: shown, problem: format!("of a file it names, {problem}") });
+            return Err(CheckpointStorageError::Refused {
+                path: shown,
+                problem: format!("of a file it names, {problem}"),
+            });
         }
         match checkpoint.filter(|id| metadata.kind.is_savepoint() || metadata.checkpoint_id != *id) {
             None => Ok(metadata),
@@ -289,7 +291,8 @@ impl CheckpointStorage {
     /// Returns an error if there is none, or it is damaged.
     pub fn open_snapshot(location: &SnapshotLocation) -> Result<(Self, CheckpointMetadata), CheckpointStorageError> {
         let text = location.0.trim_end_matches('/');
-        let text = text.strip_suffix(METADATA).map_or(text, |directory| if directory.is_empty() { "." } else { directory });
+        let text =
+            text.strip_suffix(METADATA).map_or(text, |directory| if directory.is_empty() { "." } else { directory });
         let storage = Self::open(SnapshotLocation(text.to_owned()))?;
         let metadata = storage.load_metadata(None)?;
         if metadata.kind.is_savepoint() {
@@ -322,7 +325,8 @@ impl CheckpointStorage {
             }
             Ok(length)
         };
-        let length = self.runtime(&file.path)?.block_on(read).map_err(|error| self.error("read", &file.path, &error))?;
+        let length =
+            self.runtime(&file.path)?.block_on(read).map_err(|error| self.error("read", &file.path, &error))?;
         self.check(file, length, checksum.finalize())
     }
 

@@ -233,12 +233,16 @@ fn time_and_state(vertex: &VertexSnapshot) -> Vec<String> {
             parts.push(format!("watermark {}", shown.join(", ")));
         }
         if let Some(state) = &operator.state {
-            parts.push(format!("state {} in {} entries", bytes_text(state.bytes), grouped(state.entries)));
-            parts.push(format!("{} timers", grouped(state.timers)));
+            let (bytes, entries) = (bytes_text(state.bytes), grouped(state.entries));
+            let mut kept = format!("state {bytes} in {entries} entries in the engine");
             let looks = state.cache_hits.saturating_add(state.cache_misses);
             if let Some(permille) = u128::from(state.cache_hits).saturating_mul(1000).checked_div(looks.into()) {
-                parts.push(format!("{}.{} % cache hits", permille / 10, permille % 10));
+                let (bytes, entries) = (bytes_text(state.cache_bytes), grouped(state.cache_entries));
+                kept.push_str(&format!(", {bytes} in {entries} entries in caches"));
+                kept.push_str(&format!(", {}.{} % hits", permille / 10, permille % 10));
             }
+            parts.push(kept);
+            parts.push(format!("{} timers", grouped(state.timers)));
         }
         if let Some(late) = operator.late_records {
             parts.push(format!("{} late records dropped", grouped(late)));
@@ -354,7 +358,15 @@ mod tests {
             watermark_in: Some(5000),
             watermark_out: Some(4000),
             late_records: Some(1234),
-            state: Some(StateSnapshot { bytes: 1500, entries: 2000, timers: 7, cache_hits: 996, cache_misses: 4 }),
+            state: Some(StateSnapshot {
+                bytes: 1500,
+                entries: 2000,
+                cache_bytes: 64_000,
+                cache_entries: 840,
+                timers: 7,
+                cache_hits: 996,
+                cache_misses: 4,
+            }),
         };
         let holding = HoldingSubtask { vertex: "Source".to_owned(), subtask_index: 2, watermark: Some(4000) };
         let vertex = VertexSnapshot {
@@ -364,7 +376,7 @@ mod tests {
         };
         let expected = [
             "Count: watermark in 1970-01-01T00:00:05.000Z, out 1970-01-01T00:00:04.000Z; state 1.50 kB in 2,000 \
-             entries; 7 timers; 99.6 % cache hits; 1,234 late records dropped",
+             entries in the engine, 64.0 kB in 840 entries in caches, 99.6 % hits; 7 timers; 1,234 late records dropped",
             "held back by Source (subtask 3): 1970-01-01T00:00:04.000Z",
         ];
         assert_eq!(time_and_state(&vertex), expected);

@@ -14,7 +14,8 @@ use crate::{
             FailureCause, HoldingSubtask,
             operator_metrics::{
                 CURRENT_INPUT_WATERMARK, CURRENT_OUTPUT_WATERMARK, NUM_EVENT_TIME_TIMERS, NUM_LATE_RECORDS_DROPPED,
-                NUM_PROCESSING_TIME_TIMERS, NUM_STATE_ENTRIES, STATE_BYTES, STATE_CACHE_HITS, STATE_CACHE_MISSES,
+                NUM_PROCESSING_TIME_TIMERS, NUM_STATE_ENTRIES, STATE_BYTES, STATE_CACHE_BYTES, STATE_CACHE_ENTRIES,
+                STATE_CACHE_HITS, STATE_CACHE_MISSES,
             },
         },
     },
@@ -145,10 +146,16 @@ pub struct OperatorSnapshot {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct StateSnapshot {
-    /// Bytes.
+    /// Bytes that the engine keeps.
     pub bytes: u64,
-    /// Values, lists and pairs of maps.
+    /// Values, lists and pairs of maps that the engine keeps.
     pub entries: u64,
+    /// Bytes that the plugin keeps in its own memory, about; the engine may know older values of them.
+    #[serde(default)]
+    pub cache_bytes: u64,
+    /// Values, lists and maps that the plugin keeps in its own memory.
+    #[serde(default)]
+    pub cache_entries: u64,
     /// Timers that wait.
     pub timers: u64,
     /// Entries that the plugin found in its own memory.
@@ -181,6 +188,8 @@ impl OperatorSnapshot {
             bytes,
             entries: sum(NUM_STATE_ENTRIES).unwrap_or(0),
             timers: sum(NUM_EVENT_TIME_TIMERS).unwrap_or(0) + sum(NUM_PROCESSING_TIME_TIMERS).unwrap_or(0),
+            cache_bytes: sum(STATE_CACHE_BYTES).unwrap_or(0),
+            cache_entries: sum(STATE_CACHE_ENTRIES).unwrap_or(0),
             cache_hits: sum(STATE_CACHE_HITS).unwrap_or(0),
             cache_misses: sum(STATE_CACHE_MISSES).unwrap_or(0),
         });

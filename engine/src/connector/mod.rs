@@ -780,3 +780,6 @@ mod tests;
 
 #[cfg(test)]
 mod position_tests;
+
+#[cfg(test)]
+mod two_phase_tests;

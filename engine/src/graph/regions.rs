@@ -176,11 +176,14 @@ fn strong_components(successors: &[Vec<usize>]) -> Vec<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+pub(crate) mod vectors {
+    //! Flink's regions and restarted sets; see `tests-data/job_master/failover.json`.
+
+    use std::collections::BTreeSet;
+
     use serde::Deserialize;
 
-    use super::*;
+    use super::{Exchange, TopologyEdge};
 
     #[derive(Deserialize)]
     struct Vectors {
@@ -188,44 +191,71 @@ mod tests {
     }
 
     #[derive(Deserialize)]
-    struct Scenario {
-        name: String,
-        vertices: Vec<String>,
-        edges: Vec<EdgeRow>,
-        regions: Vec<Vec<String>>,
+    pub struct Scenario {
+        pub name: String,
+        pub vertices: Vec<String>,
+        edges: Vec<Edge>,
+        pub regions: Vec<BTreeSet<String>>,
+        pub cases: Vec<Case>,
     }
 
     #[derive(Deserialize)]
-    struct EdgeRow {
+    struct Edge {
         from: String,
         to: String,
         #[serde(rename = "type")]
         kind: String,
     }
 
+    #[derive(Deserialize)]
+    pub struct Case {
+        pub failed: String,
+        pub unavailable_inputs: Vec<(String, String)>,
+        pub in_created_state: BTreeSet<String>,
+        pub restarts: BTreeSet<String>,
+    }
+
+    impl Scenario {
+        /// Number of a vertex.
+        pub fn number(&self, name: &str) -> usize {
+            self.vertices.iter().position(|vertex| vertex == name).unwrap()
+        }
+
+        pub fn edges(&self) -> Vec<TopologyEdge> {
+            let edge = |edge: &Edge| TopologyEdge {
+                source: self.number(&edge.from),
+                target: self.number(&edge.to),
+                exchange: if edge.kind == "PIPELINED" { Exchange::Pipelined } else { Exchange::Blocking },
+            };
+            self.edges.iter().map(edge).collect()
+        }
+    }
+
+    pub fn scenarios() -> Vec<Scenario> {
+        let text = include_str!("../../tests-data/job_master/failover.json");
+        let vectors: Vectors = serde_json::from_str(text).unwrap();
+        assert_eq!(vectors.scenarios.len(), 6);
+        vectors.scenarios
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
     #[test]
     fn regions_equal_flinks() {
-        let vectors: Vectors = serde_json::from_str(include_str!("../../tests-data/job_master/failover.json")).unwrap();
-        assert_eq!(vectors.scenarios.len(), 6);
-        for scenario in vectors.scenarios {
-            let index = |name: &String| scenario.vertices.iter().position(|vertex| vertex == name).unwrap();
-            let edges: Vec<_> = scenario
-                .edges
-                .iter()
-                .map(|edge| TopologyEdge {
-                    source: index(&edge.from),
-                    target: index(&edge.to),
-                    exchange: if edge.kind == "BLOCKING" { Exchange::Blocking } else { Exchange::Pipelined },
-                })
-                .collect();
-            let sorted = |region: &Vec<String>| {
-                let mut indices: Vec<_> = region.iter().map(index).collect();
-                indices.sort_unstable();
-                indices
+        for scenario in vectors::scenarios() {
+            let sorted = |region: &std::collections::BTreeSet<String>| {
+                let mut numbers: Vec<_> = region.iter().map(|name| scenario.number(name)).collect();
+                numbers.sort_unstable();
+                numbers
             };
             let mut expected: Vec<_> = scenario.regions.iter().map(sorted).collect();
             expected.sort();
-            assert_eq!(pipelined_regions(scenario.vertices.len(), &edges), expected, "{}", scenario.name);
+            assert_eq!(pipelined_regions(scenario.vertices.len(), &scenario.edges()), expected, "{}", scenario.name);
         }
     }
 

@@ -119,6 +119,10 @@ pub mod operator_metrics {
     pub const STATE_CACHE_HITS: &str = "stateCacheHits";
     /// Entries of keyed state that the plugin had to ask for. Counted by the plugin.
     pub const STATE_CACHE_MISSES: &str = "stateCacheMisses";
+    /// Bytes of keyed state in the plugin's own memory, about. Told by the plugin.
+    pub const STATE_CACHE_BYTES: &str = "stateCacheBytes";
+    /// Entries of keyed state in the plugin's own memory. Told by the plugin.
+    pub const STATE_CACHE_ENTRIES: &str = "stateCacheEntries";
 }
 
 /// A metric of one operator.

@@ -39,14 +39,14 @@ use crate::{
         stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamGraph, StreamNode},
     },
     protocol::{
+        checkpoint_details::{
+            CheckpointCounts, CheckpointDetails, CheckpointStatistics, CheckpointStatus, CheckpointSummary,
+            RestoredCheckpoint, StatisticsSummary, SubtaskCheckpointDetails, TaskCheckpointDetails,
+        },
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
         job_details::{
             AttemptDetails, FailureEntry, JobDetails, JobOverview, SlotShortage, SubtaskDetails, TaskExecutorDetails,
             VertexDetails,
-        },
-        checkpoint_details::{
-            CheckpointCounts, CheckpointDetails, CheckpointStatistics, CheckpointStatus, CheckpointSummary,
-            RestoredCheckpoint, StatisticsSummary, SubtaskCheckpointDetails, TaskCheckpointDetails,
         },
         job_master::{
             CheckpointMetrics, FailureCause, HoldingSubtask, OperatorMetric, Recoverability, SnapshotRequest,
@@ -130,6 +130,8 @@ fn attempt(subtask_index: u32, attempt_number: u32, state: ExecutionState) -> At
                 ("numProcessingTimeTimers", 1.0),
                 ("stateCacheHits", 9.0),
                 ("stateCacheMisses", 1.0),
+                ("stateCacheBytes", 50.0),
+                ("stateCacheEntries", 4.0),
                 ("numLateRecordsDropped", 3.0),
             ]
             .map(|(name, value)| OperatorMetric { node: 2, name: name.to_owned(), value })
@@ -182,7 +184,12 @@ fn checkpoints() -> CheckpointStatistics {
     let subtask = |acknowledged| SubtaskCheckpointDetails {
         acknowledged: Timestamp(acknowledged),
         sizes: StateSizes { full: 1000, written: 10 },
-        metrics: CheckpointMetrics { sync_us: 3000, async_us: 5000, processed_bytes: 7, ..CheckpointMetrics::default() },
+        metrics: CheckpointMetrics {
+            sync_us: 3000,
+            async_us: 5000,
+            processed_bytes: 7,
+            ..CheckpointMetrics::default()
+        },
     };
     let subtasks = BTreeMap::from([(0, subtask(5100)), (1, subtask(5300))]);
     let completed = CheckpointDetails {
@@ -260,6 +267,7 @@ async fn dispatcher(mut calls: mpsc::Receiver<ClientCall>, asked: Arc<Mutex<Vec<
             DispatcherRequest::TakeSnapshot(..) => {
                 DispatcherResponse::Refused(DispatcherError::SnapshotFailed("a task was ending".to_owned()))
             }
+            DispatcherRequest::JobGraph(id) => unknown(id),
             DispatcherRequest::ListJobs => DispatcherResponse::Jobs(jobs.iter().map(overview).collect()),
             DispatcherRequest::JobDetails(id) | DispatcherRequest::AwaitTermination(id) => {
                 find(id).map_or_else(|| unknown(id), |job| DispatcherResponse::Details(job.clone()))
@@ -295,6 +303,10 @@ pub(crate) struct Fixture {
 struct CountedBlobs(Arc<Mutex<BTreeMap<BlobDigest, usize>>>);
 
 impl Blobs for CountedBlobs {
+    fn get(&self, digest: BlobDigest) -> Result<Vec<u8>, String> {
+        Err(format!("there is no blob {digest}"))
+    }
+
     fn put(&self, bytes: &[u8]) -> Result<BlobDigest, String> {
         let digest = job_submit::digest(bytes);
         *self.0.lock().expect("no panic").entry(digest).or_default() += 1;
@@ -659,9 +671,15 @@ fn checkpoints_are_told_with_flinks_fields() {
     assert_eq!((&completed["className"], &completed["external_path"]), (&json!("completed"), &json!("/c/chk-4")));
     assert_eq!(completed["tasks"][VERTEX.to_string()]["num_acknowledged_subtasks"], 2);
     let failed = &answer["latest"]["failed"];
-    assert_eq!((&failed["failure_message"], &failed["checkpoint_type"]), (&json!("a task was ending"), &json!("SAVEPOINT")));
+    assert_eq!(
+        (&failed["failure_message"], &failed["checkpoint_type"]),
+        (&json!("a task was ending"), &json!("SAVEPOINT"))
+    );
     assert_eq!(answer["latest"]["restored"]["external_path"], "/s/savepoint-1");
-    assert_eq!((&answer["summary"]["state_size"]["p50"], &answer["summary"]["end_to_end_duration"]["p99"]), (&json!(2000.0), &json!("NaN")));
+    assert_eq!(
+        (&answer["summary"]["state_size"]["p50"], &answer["summary"]["end_to_end_duration"]["p99"]),
+        (&json!(2000.0), &json!("NaN"))
+    );
     let (_, answer) = fixture.get(&format!("/jobs/{FAILED}/checkpoints/details/4/subtasks/{VERTEX}"));
     assert_eq!(answer["subtasks"][1]["checkpoint"], json!({ "sync": 3, "async": 5 }));
     assert_eq!(answer["subtasks"][1]["end_to_end_duration"], 300);
@@ -722,7 +740,12 @@ fn savepoints_are_taken_where_the_owner_lets_them_be() {
         (format!("/jobs/{}/stop", "f".repeat(32)), json!({}), 404, "there is no job"),
         ("/savepoint-disposal".to_owned(), json!({}), 400, "savepoint-path"),
         ("/savepoint-disposal".to_owned(), json!({ "savepoint-path": "/var/lib" }), 400, "may not be written"),
-        ("/savepoint-disposal".to_owned(), json!({ "savepoint-path": format!("{root}/chk-3") }), 400, "is a checkpoint"),
+        (
+            "/savepoint-disposal".to_owned(),
+            json!({ "savepoint-path": format!("{root}/chk-3") }),
+            400,
+            "is a checkpoint",
+        ),
     ] {
         let (answered, answer) = fixture.json("POST", &path, &body.to_string());
         assert_eq!(answered, status, "{path}: {answer}");
@@ -1168,7 +1191,8 @@ fn time_and_state_of_operators_are_told() {
         "watermark-in": 5000,
         "watermark-out": null,
         "late-records": 6,
-        "state": {"bytes": 200, "entries": 20, "timers": 6, "cache-hits": 18, "cache-misses": 2},
+        "state": {"bytes": 200, "entries": 20, "timers": 6, "cache-bytes": 100, "cache-entries": 8,
+            "cache-hits": 18, "cache-misses": 2},
     });
     assert_eq!(operator, Some(&expected));
     let (_, _, text) = fixture.send("GET", "/metrics", "text/plain", b"");

@@ -140,9 +140,9 @@ impl<'a> Operations<'a> {
         match section.split_first() {
             None => Err("it has no version".to_owned()),
             Some((&VERSION, rest)) => Ok(Self { rest }),
-            Some((version, _)) => {
-                Err(format!("it has version {version}, this engine reads version {VERSION}: use the engine that wrote it"))
-            }
+            Some((version, _)) => Err(format!(
+                "it has version {version}, this engine reads version {VERSION}: use the engine that wrote it"
+            )),
         }
     }
 

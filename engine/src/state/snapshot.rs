@@ -42,7 +42,9 @@ pub fn rewrite_section(
     let mut map = 0;
     while let Some(operation) = operations.next().map_err(failed)? {
         let (state, value) = match operation {
-            Operation::Put(Owner { state, .. }, value) | Operation::Append(Owner { state, .. }, value) => (state, value),
+            Operation::Put(Owner { state, .. }, value) | Operation::Append(Owner { state, .. }, value) => {
+                (state, value)
+            }
             Operation::PutPair(Owner { state, .. }, _, value) => {
                 map = state;
                 (state, value)
@@ -57,7 +59,8 @@ pub fn rewrite_section(
                 continue;
             }
         };
-        let converted = convert(state, value).map_err(|problem| failed(format!("a value of state {state}: {problem}")))?;
+        let converted =
+            convert(state, value).map_err(|problem| failed(format!("a value of state {state}: {problem}")))?;
         let value = converted.as_deref().unwrap_or(value);
         match operation {
             Operation::Put(owner, _) => Operation::Put(owner, value).write(&mut out),
@@ -157,7 +160,9 @@ impl Section<'_> {
             let owner = Owner { state, key, namespace };
             match map_key {
                 None => Operation::Put(owner, value).write(&mut self.buffer),
-                Some(map_key) if map.as_ref().is_some_and(|map| (map.0.as_slice(), map.1.as_slice()) == (key, namespace)) => {
+                Some(map_key)
+                    if map.as_ref().is_some_and(|map| (map.0.as_slice(), map.1.as_slice()) == (key, namespace)) =>
+                {
                     Operation::NextPair(map_key, value).write(&mut self.buffer);
                 }
                 Some(map_key) => {
@@ -429,7 +434,8 @@ impl KeyedState {
             return Ok(());
         }
         let name = &self.context.states[scope.state].name;
-        let what = format_args!("state {name:?}: its bytes are damaged: a value of {} bytes is not well formed", value.len());
+        let what =
+            format_args!("state {name:?}: its bytes are damaged: a value of {} bytes is not well formed", value.len());
         Err(self.restore_error(scope.key_group, what))
     }
 

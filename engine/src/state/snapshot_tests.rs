@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::{
-    tests::{LIST, MAP, Model, ModelScope, Step, VALUE, apply, contents, context, entry, fired, go_on, steps, timer, with},
+    tests::{
+        LIST, MAP, Model, ModelScope, Step, VALUE, apply, contents, context, entry, fired, go_on, steps, timer, with,
+    },
     *,
 };
 use crate::base::{clock::Timestamp, stream_element::CheckpointId};
@@ -73,8 +75,7 @@ fn restored(parts: &Parts, parallelism: u32) -> Vec<KeyedState> {
 
 fn all(state: &mut KeyedState, now: i64) -> (Contents, Timers) {
     state.end_restore();
-    let snapshots: Vec<_> =
-        state.key_groups.clone().map(|key_group| state.key_group_snapshot(key_group)).collect();
+    let snapshots: Vec<_> = state.key_groups.clone().map(|key_group| state.key_group_snapshot(key_group)).collect();
     let mut timers = Timers::new();
     for (domain, queue) in [(0, &state.event_time), (1, &state.processing_time)] {
         queue.snapshot().visit(|timestamp, key, namespace| {

@@ -173,7 +173,10 @@ fn check(state: &KeyedState, model: &Model, scope: &ModelScope) {
 }
 
 /// What a snapshot of all key groups shows and lives at `now`.
-pub(super) fn contents(snapshots: &[Box<dyn KeyGroupSnapshot>], now: i64) -> BTreeMap<(ModelScope, Option<Vec<u8>>), Vec<u8>> {
+pub(super) fn contents(
+    snapshots: &[Box<dyn KeyGroupSnapshot>],
+    now: i64,
+) -> BTreeMap<(ModelScope, Option<Vec<u8>>), Vec<u8>> {
     let model = Model { now, ..Model::default() };
     let mut all = BTreeMap::new();
     for snapshot in snapshots {

@@ -343,6 +343,8 @@ pub(crate) struct WitOperatorContext {
     restored: bool,
     #[component(name = "state-cache-bytes")]
     state_cache_bytes: u64,
+    #[component(name = "state-value-bytes-max")]
+    state_value_bytes_max: u64,
 }
 
 impl From<&SegmentContext> for WitOperatorContext {
@@ -367,6 +369,7 @@ impl From<&SegmentContext> for WitOperatorContext {
                 .collect(),
             restored: false,
             state_cache_bytes: context.state_cache_bytes,
+            state_value_bytes_max: context.state_value_bytes_max,
         }
     }
 }

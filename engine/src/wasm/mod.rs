@@ -138,6 +138,8 @@ pub struct SegmentContext {
     pub outputs: Vec<SegmentOutput>,
     /// Bytes of keyed state that the guest may keep in its own memory, about.
     pub state_cache_bytes: u64,
+    /// Bytes of a value of keyed state.
+    pub state_value_bytes_max: u64,
 }
 
 /// How the operators of a segment are made again.

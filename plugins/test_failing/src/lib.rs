@@ -1,4 +1,4 @@
-//! User code that fails: it panics on the first attempts, or refuses rows.
+//! User code that fails: it panics on the first attempts, refuses rows, or keeps too much.
 
 use engine_sdk::{RuntimeContext, prelude::*};
 
@@ -8,6 +8,7 @@ use engine_sdk::{RuntimeContext, prelude::*};
 ///   --lines PATH         doubles the numbers of a file's lines; refuses other lines
 ///   --json PATH          writes `id` and `name` of JSON lines
 ///   --csv PATH           writes `id` and `name` of CSV lines
+///   --greedy WHAT        keeps too much: value, values, list, timers
 ///   --output DIR         a new or empty directory
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
@@ -15,6 +16,13 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     if let Some(attempts) = args.get("panic-attempts")? {
         let numbers = env.from_source_function("Numbers", Numbers::default);
         numbers.map(move |number| panic_early(number, attempts)).name("Panics").sink_to(output);
+    } else if let Some(what) = args.get::<String>("greedy")? {
+        let greedy = env.from_sequence(0, 99).key_by(|number| *number).process(move |states| Greedy {
+            what: what.clone(),
+            value: states.value("value"),
+            list: states.list("list"),
+        });
+        greedy.name("Greedy").sink_to(output);
     } else if let Some(path) = args.get::<String>("lines")? {
         let doubled = env.from_source(FileSource::text_lines(path)).try_map(double).name("Double");
         doubled.rebalance().map(|number| number.to_string()).sink_to(output);
@@ -73,4 +81,25 @@ fn double(line: &str) -> Result<i64> {
 struct Named {
     id: u64,
     name: String,
+}
+
+/// Keeps more than it may.
+struct Greedy {
+    what: String,
+    value: ValueState<String>,
+    list: ListState<u64>,
+}
+
+impl KeyedProcessFunction<i64, i64> for Greedy {
+    type Output = String;
+
+    fn process_element(&self, _: i64, context: &mut KeyedContext<'_, i64>, _: &mut Collector<String>) -> Result<()> {
+        match self.what.as_str() {
+            "value" => self.value.update("x".repeat(100 << 20)),
+            "values" => self.value.update("x".repeat(100_000)),
+            "list" => (0..10_000_000).for_each(|number| self.list.add(&number)),
+            _ => (0..10_000_000).for_each(|time| context.timer_service().register_event_time_timer(time)),
+        }
+        Ok(())
+    }
 }

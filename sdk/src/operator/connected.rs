@@ -104,7 +104,7 @@ pub trait BroadcastProcessFunction<A: Record + ?Sized, B: Record + ?Sized>: 'sta
     /// What is emitted.
     type Output: Record + ?Sized;
 
-    /// Called once in each subtask before the first record.
+    /// As [`crate::KeyedProcessFunction::open`].
     ///
     /// # Errors
     /// An error fails the attempt.
@@ -142,7 +142,7 @@ pub trait KeyedBroadcastProcessFunction<K: Key + ?Sized, A: Record + ?Sized, B: 
     /// What is emitted.
     type Output: Record + ?Sized;
 
-    /// Called once in each subtask before the first record.
+    /// As [`crate::KeyedProcessFunction::open`].
     ///
     /// # Errors
     /// An error fails the attempt.

@@ -133,8 +133,16 @@ impl<T: Record + ?Sized> Fold<T> for Count {
 
 /// Sum of a number of each record.
 pub(crate) struct SumOf<N, F> {
-    pub(crate) number: Rc<F>,
-    pub(crate) _sum: PhantomData<N>,
+    number: Rc<F>,
+    _sum: PhantomData<N>,
+}
+
+impl<N, F> SumOf<N, F> {
+    /// Makes sums of what a closure returns for a record.
+    pub(crate) fn of(number: F) -> impl Fn() -> Self {
+        let number = Rc::new(number);
+        move || Self { number: Rc::clone(&number), _sum: PhantomData }
+    }
 }
 
 impl<T, N, F> Fold<T> for SumOf<N, F>
@@ -173,8 +181,16 @@ macro_rules! extremes {
     ($($name:ident: $replaces:ident, $what:literal;)*) => { $(
         #[doc = $what]
         pub(crate) struct $name<V, F> {
-            pub(crate) value: Rc<F>,
-            pub(crate) _value: PhantomData<V>,
+            value: Rc<F>,
+            _value: PhantomData<V>,
+        }
+
+        impl<V, F> $name<V, F> {
+            /// Makes those of what a closure returns for a record.
+            pub(crate) fn of(value: F) -> impl Fn() -> Self {
+                let value = Rc::new(value);
+                move || Self { value: Rc::clone(&value), _value: PhantomData }
+            }
         }
 
         impl<T, V, F> Fold<T> for $name<V, F>

@@ -368,7 +368,10 @@ fn each_timer<F>(
     };
     let batch: Vec<_> = (0..timers.firing_count()).map(|number| timers.timer(&bytes, number)).collect();
     begin(function, &batch);
+    let mut step = 0;
     let mut fire = |timer: Timer<'_>| {
+        current::enter_row(step);
+        step += 1;
         fire(function, timer);
         !current::interrupted() || current::settle(None)
     };

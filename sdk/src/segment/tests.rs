@@ -45,6 +45,7 @@ fn context(nodes: &[u32], outputs: &[(u32, Option<u32>)]) -> OperatorContext {
         outputs: outputs.iter().map(output).collect(),
         restored: false,
         state_cache_bytes: 1 << 24,
+        state_value_bytes_max: 16 << 20,
     }
 }
 
@@ -245,4 +246,21 @@ fn the_running_operator_and_row_are_marked() {
             assert_eq!(hashes.collect::<Vec<_>>(), [key_hash(&4_u32.to_le_bytes()); 2]);
         }
     }
+}
+
+#[test]
+fn the_host_gets_all_state_with_the_end_of_the_last_input() {
+    let (graph, _) = plan(|env| _ = env.from_sequence(0, 9).key_by(|n| *n).count().sink_to(DiscardSink));
+    let mut segment = open(&graph, &[3], &[]);
+    let mut batch = Vec::new();
+    for n in [5_i64, 6, 5] {
+        let payload = n.to_le_bytes();
+        row::append(&mut batch, Row { key_hash: key_hash(&payload), timestamp: NO_TIMESTAMP, payload: &payload });
+    }
+    segment.process_batch(0, Batch::Rows(&batch)).unwrap();
+    assert!(host::kept(0, 0).is_empty());
+    segment.end_input(0).unwrap();
+    let expected = [(5_i64, 2_u64), (6, 1)]
+        .map(|(key, count)| (key.to_le_bytes().to_vec(), Vec::new(), host::Kept::Bytes(count.to_le_bytes().to_vec())));
+    assert_eq!(host::kept(0, 0), expected);
 }

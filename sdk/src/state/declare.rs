@@ -86,7 +86,6 @@ impl Scope {
     }
 
     /// Sets the namespace of the states from here on.
-    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn set_namespace(&self, namespace: &[u8]) {
         self.generation.set(self.generation.get() + 1);
         let own = &mut *self.namespace.borrow_mut();
@@ -281,11 +280,8 @@ pub struct StateTtlConfig {
 
 impl StateTtlConfig {
     /// Keeps state for this long, to the millisecond, since it was made or written.
-    ///
-    /// # Panics
-    /// Panics if the duration is shorter than a millisecond.
+    /// A shorter time than a millisecond is refused on submission.
     pub fn new(duration: Duration) -> Self {
-        assert!(1 <= duration.as_millis(), "a time to live must be at least 1 ms");
         Self { duration, update_type: UpdateType::default() }
     }
 

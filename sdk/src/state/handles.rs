@@ -151,7 +151,8 @@ impl<V: Owned> ValueState<V> {
     }
 }
 
-/// A list for each key; as Flink's `ListState`. Adding to it reads nothing.
+/// A list for each key; as Flink's `ListState`. Adding to it reads nothing. The elements of
+/// one key are bounded, together, by `state.value.bytes-max`.
 ///
 /// Made by [`super::States::list`].
 pub struct ListState<T: Record + ?Sized>(Rc<Scoped<ListCache<T>>>);

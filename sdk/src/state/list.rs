@@ -1,6 +1,6 @@
 //! [`ListCache`]: a list for each key and namespace, which grows without being read.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, rc::Rc};
 
 use super::{
     Clock, TimeToLive,
@@ -8,7 +8,7 @@ use super::{
     wire::{Requests, StateId, read_counted, write_absent, write_counted, write_counted_with},
 };
 use crate::{
-    host,
+    current, host,
     record::{Reader, Record},
 };
 
@@ -20,6 +20,8 @@ pub(crate) struct ListCache<T: ?Sized> {
     clock: Clock,
     /// Places whose elements are to be read by `fetch`.
     missing: Vec<u32>,
+    /// Bytes that were appended in this batch.
+    appended: usize,
     writes: Writes,
     reads: Requests,
     scratch: Vec<u8>,
@@ -78,13 +80,19 @@ impl Writes {
 }
 
 impl<T: Record + ?Sized> ListCache<T> {
-    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
+    pub(super) fn new(
+        state: StateId,
+        (bytes_max, is_complete): (usize, bool),
+        clock: Clock,
+        stats: Rc<CacheStats>,
+    ) -> Self {
         Self {
             state,
-            table: Table::new(bytes_max, is_complete),
+            table: Table::new(bytes_max, is_complete, stats),
             time_to_live: None,
             clock,
             missing: Vec::new(),
+            appended: 0,
             writes: Writes::default(),
             reads: Requests::default(),
             scratch: Vec::new(),
@@ -104,6 +112,7 @@ impl<T: Record + ?Sized> ListCache<T> {
 
     /// As [`super::ValueCache::begin_batch`].
     pub(crate) fn begin_batch(&mut self) {
+        self.appended = 0;
         let touched = self.table.begin_batch();
         for &place in &touched {
             let entry = self.table.entry(place);
@@ -154,6 +163,7 @@ impl<T: Record + ?Sized> ListCache<T> {
     /// The place of a list; nothing is read. Good until the next `begin_batch`.
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
+        self.table.count_lookup();
         let hash = mix(hash, namespace);
         Slot(match self.table.find(hash, key, namespace) {
             Some(place) => place,
@@ -166,6 +176,7 @@ impl<T: Record + ?Sized> ListCache<T> {
     #[inline]
     pub(crate) fn slot_of_some(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<Slot> {
         if self.table.is_complete() {
+            self.table.count_lookup();
             return self.table.find(mix(hash, namespace), key, namespace).map(Slot);
         }
         Some(self.slot(hash, key, namespace))
@@ -182,7 +193,13 @@ impl<T: Record + ?Sized> ListCache<T> {
     pub(crate) fn append(&mut self, slot: Slot, element: T::Ref<'_>) {
         let end = self.time_to_live.map(|ttl| self.clock.now().saturating_add(ttl.duration_ms));
         self.table.mark_dirty(slot.0);
-        write_element::<T>(&mut self.table.entry_mut(slot.0).content.bytes, element, end);
+        let bytes = &mut self.table.entry_mut(slot.0).content.bytes;
+        let length = bytes.len();
+        write_element::<T>(bytes, element, end);
+        self.appended += bytes.len() - length;
+        if self.table.bytes_max() < self.appended {
+            self.write_early();
+        }
     }
 
     /// Hands out the elements in their order.
@@ -222,9 +239,19 @@ impl<T: Record + ?Sized> ListCache<T> {
     /// Replaces the elements; nothing is read. No elements are no list.
     pub(crate) fn replace<'v>(&mut self, slot: Slot, elements: impl IntoIterator<Item = T::Ref<'v>>) {
         let end = self.time_to_live.map(|ttl| self.clock.now().saturating_add(ttl.duration_ms));
+        let value_bytes_max = self.state.value_bytes_max;
         let list = self.empty(slot);
         for element in elements {
             write_element::<T>(&mut list.bytes, element, end);
+            if value_bytes_max < list.bytes.len() {
+                break;
+            }
+        }
+        let entry = self.table.entry(slot.0);
+        self.state.check_length(&entry.key, entry.content.bytes.len());
+        self.appended += entry.content.bytes.len();
+        if self.table.bytes_max() < self.appended && !current::failed() {
+            self.write_early();
         }
     }
 
@@ -234,13 +261,16 @@ impl<T: Record + ?Sized> ListCache<T> {
     }
 
     /// Moves the elements of one list behind those of another.
-    #[allow(dead_code, reason = "for windows and joins")]
     pub(crate) fn move_to(&mut self, from: Slot, to: Slot) {
         self.read_whole(from);
         let bytes = std::mem::take(&mut self.table.entry_mut(from.0).content.bytes);
         self.empty(from);
         self.table.mark_dirty(to.0);
         self.table.entry_mut(to.0).content.bytes.extend_from_slice(&bytes);
+        self.appended += bytes.len();
+        if self.table.bytes_max() < self.appended {
+            self.write_early();
+        }
     }
 
     /// As [`super::ValueCache::flush`].
@@ -264,9 +294,9 @@ impl<T: Record + ?Sized> ListCache<T> {
     }
 
     /// As [`super::ValueCache::stats`].
-    #[allow(dead_code, reason = "for windows and joins")]
-    pub(crate) fn stats(&self) -> CacheStats {
-        self.table.stats()
+    #[cfg(test)]
+    pub(super) fn stats(&self) -> &CacheStats {
+        &self.table.stats
     }
 
     #[cold]
@@ -326,7 +356,7 @@ impl<T: Record + ?Sized> ListCache<T> {
             table.entry(*place).key.write(&mut reads.bytes);
             reads.count += 1;
         }
-        table.misses += places.len() as u64;
+        table.count_misses(places.len());
         let lists = reads.send(|count, bytes| host::get_many(state.index, count, bytes)).unwrap_or_default();
         let mut lists = Reader::new(&lists);
         for place in places {
@@ -339,6 +369,20 @@ impl<T: Record + ?Sized> ListCache<T> {
                 list.bytes.splice(..0, stored.iter().copied());
                 list.unsent += stored.len();
             }
+        }
+    }
+
+    /// Lets the host know what changed, and keeps none of it, before the batch ends: it alone
+    /// is more than the cache may take.
+    #[cold]
+    fn write_early(&mut self) {
+        self.flush();
+        self.appended = 0;
+        self.table.set_incomplete();
+        for place in self.table.touched().to_vec() {
+            let entry = self.table.entry_mut(place);
+            entry.content = List { has_unread: entry.is_in_host, ..List::default() };
+            self.table.weigh(place, 0);
         }
     }
 

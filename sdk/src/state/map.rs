@@ -1,6 +1,6 @@
 //! [`MapCache`]: a map for each key and namespace, ordered by the bytes of its keys.
 
-use std::{collections::BTreeMap, ops::Bound, ops::ControlFlow};
+use std::{collections::BTreeMap, ops::Bound, ops::ControlFlow, rc::Rc};
 
 use super::{
     Clock, TimeToLive,
@@ -28,6 +28,8 @@ pub(crate) struct MapCache<V> {
     clock: Clock,
     is_fixed_size: bool,
     missing: Vec<u32>,
+    /// Bytes of pairs that were set or read one by one in this batch, about.
+    gathered: usize,
     writes: Writes,
     reads: Requests,
     scratch: Vec<u8>,
@@ -118,14 +120,20 @@ impl Writes {
 }
 
 impl<V: Owned> MapCache<V> {
-    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
+    pub(super) fn new(
+        state: StateId,
+        (bytes_max, is_complete): (usize, bool),
+        clock: Clock,
+        stats: Rc<CacheStats>,
+    ) -> Self {
         Self {
             state,
-            table: Table::new(bytes_max, is_complete),
+            table: Table::new(bytes_max, is_complete, stats),
             time_to_live: None,
             clock,
             is_fixed_size: is_fixed_size(&V::descriptor(Nesting::ROOT)),
             missing: Vec::new(),
+            gathered: 0,
             writes: Writes::default(),
             reads: Requests::default(),
             scratch: Vec::new(),
@@ -144,6 +152,7 @@ impl<V: Owned> MapCache<V> {
 
     /// As [`super::ValueCache::begin_batch`].
     pub(crate) fn begin_batch(&mut self) {
+        self.gathered = 0;
         let touched = self.table.begin_batch();
         for &place in &touched {
             let entry = self.table.entry_mut(place);
@@ -198,6 +207,7 @@ impl<V: Owned> MapCache<V> {
     /// Good until the next `begin_batch`.
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
+        self.table.count_lookup();
         let hash = mix(hash, namespace);
         Slot(match self.table.find(hash, key, namespace) {
             Some(place) => place,
@@ -285,9 +295,9 @@ impl<V: Owned> MapCache<V> {
     }
 
     /// As [`super::ValueCache::stats`].
-    #[allow(dead_code, reason = "for windows and joins")]
-    pub(crate) fn stats(&self) -> CacheStats {
-        self.table.stats()
+    #[cfg(test)]
+    pub(super) fn stats(&self) -> &CacheStats {
+        &self.table.stats
     }
 
     #[cold]
@@ -318,6 +328,24 @@ impl<V: Owned> MapCache<V> {
             return;
         }
         map.insert(map_key, Pair { value, end, is_dirty: true, is_in_host, bytes: 0 }, self.scratch.len());
+        self.gathered += PAIR_BYTES + map_key.len() + self.scratch.len();
+        if self.table.bytes_max() < self.gathered {
+            self.write_early();
+        }
+    }
+
+    /// Lets the host know what changed, and keeps none of it, before the batch ends: it alone
+    /// is more than the cache may take.
+    #[cold]
+    fn write_early(&mut self) {
+        self.flush();
+        self.gathered = 0;
+        self.table.set_incomplete();
+        for place in self.table.touched().to_vec() {
+            let entry = self.table.entry_mut(place);
+            entry.content = Map { has_unread: entry.is_in_host, ..Map::default() };
+            self.table.weigh(place, 0);
+        }
     }
 
     /// Makes sure that a pair is known, and drops it if its time is over. None if it is absent.
@@ -338,7 +366,11 @@ impl<V: Owned> MapCache<V> {
 
     /// Reads one pair of a large map.
     fn read_pair(&mut self, slot: Slot, map_key: &[u8]) {
+        if self.table.bytes_max() < self.gathered {
+            self.write_early();
+        }
         self.writes.send(self.state.index);
+        self.table.touch(slot.0);
         let Self { table, state, reads, time_to_live, .. } = self;
         let entry = table.entry_mut(slot.0);
         entry.key.write(&mut reads.bytes);
@@ -352,7 +384,9 @@ impl<V: Owned> MapCache<V> {
             None => (None, i64::MAX, 0),
         };
         entry.content.insert(map_key, Pair { value, end, is_dirty: false, is_in_host, bytes: 0 }, bytes);
-        table.misses += 1;
+        table.count_lookup();
+        table.count_misses(1);
+        self.gathered += PAIR_BYTES + map_key.len() + bytes;
     }
 
     /// Reads maps whole, but those that are large.
@@ -363,7 +397,7 @@ impl<V: Owned> MapCache<V> {
             table.entry(*place).key.write(&mut reads.bytes);
             reads.count += 1;
         }
-        table.misses += places.len() as u64;
+        table.count_misses(places.len());
         let maps = reads.send(|count, bytes| host::load_maps(state.index, count, bytes, WHOLE_BYTES_MAX));
         let maps = maps.unwrap_or_default();
         let mut maps = Reader::new(&maps);

@@ -30,10 +30,14 @@
 //! * A cache is complete while nothing left it and nothing was restored. Then nothing
 //!   is read and the first pass is left out.
 //! * With a time to live (`set_time_to_live`), what has ended is absent, here and in the host.
-//! * `flush` is called before a barrier, by way of `Function::flush_state`. Timers
-//!   are sent at the end of each call by the segment.
+//! * `flush` is called before a barrier and at the end of the input, by way of
+//!   `Function::flush_state`. Timers are sent at the end of each call by the segment, and
+//!   before, if they are many.
+//! * A changed value is held against `state.value.bytes-max` when another one is changed, when
+//!   the next batch begins, or by the host when it is written.
 
 mod table;
+mod cache_metrics;
 mod wire;
 mod value;
 mod list;
@@ -47,12 +51,12 @@ mod tests;
 
 use std::{cell::Cell, rc::Rc};
 
-use self::wire::StateId;
 pub use self::{
     broadcast::{BroadcastState, BroadcastStateWriter},
     declare::{StateTtlConfig, States, UpdateType},
     handles::{AggregatingState, ListState, MapState, ReducingState, ValueState},
 };
+use self::{cache_metrics::CacheMetrics, wire::StateId};
 pub(crate) use self::{
     declare::{FunctionStates, Scope},
     list::ListCache,
@@ -103,9 +107,12 @@ struct Shared {
     states: Option<Vec<String>>,
     /// Bytes that each cache may take.
     cache_bytes: usize,
+    /// Longest value, in bytes.
+    value_bytes_max: usize,
     is_restored: bool,
     clock: Clock,
     timers: Timers,
+    metrics: CacheMetrics,
 }
 
 impl StateBackend {
@@ -119,9 +126,11 @@ impl StateBackend {
             node: node.id,
             states: Some(states),
             cache_bytes,
+            value_bytes_max: usize::try_from(context.state_value_bytes_max).unwrap_or(usize::MAX),
             is_restored: context.restored,
             timers: Timers::new(clock.clone()),
             clock,
+            metrics: CacheMetrics::new(),
         }))
     }
 
@@ -133,9 +142,11 @@ impl StateBackend {
             node: 0,
             states: None,
             cache_bytes: 0,
+            value_bytes_max: 0,
             is_restored: false,
             timers: Timers::new(clock.clone()),
             clock,
+            metrics: CacheMetrics::new(),
         }))
     }
 
@@ -154,30 +165,30 @@ impl StateBackend {
     /// # Panics
     /// Panics if the node declares no such state, as do the other kinds.
     pub(crate) fn value<V: Owned>(&self, name: &str) -> ValueCache<V> {
-        let Shared { cache_bytes, is_restored, clock, .. } = &*self.0;
-        ValueCache::new(self.state(name), *cache_bytes, !is_restored, clock.clone())
+        let Shared { cache_bytes, is_restored, clock, metrics, .. } = &*self.0;
+        ValueCache::new(self.state(name), (*cache_bytes, !is_restored), clock.clone(), metrics.of_cache())
     }
 
     /// The declared state of this name, of kind list.
     pub(crate) fn list<T: Record + ?Sized>(&self, name: &str) -> ListCache<T> {
-        let Shared { cache_bytes, is_restored, clock, .. } = &*self.0;
-        ListCache::new(self.state(name), *cache_bytes, !is_restored, clock.clone())
+        let Shared { cache_bytes, is_restored, clock, metrics, .. } = &*self.0;
+        ListCache::new(self.state(name), (*cache_bytes, !is_restored), clock.clone(), metrics.of_cache())
     }
 
     /// The declared state of this name, of kind map.
     pub(crate) fn map<V: Owned>(&self, name: &str) -> MapCache<V> {
-        let Shared { cache_bytes, is_restored, clock, .. } = &*self.0;
-        MapCache::new(self.state(name), *cache_bytes, !is_restored, clock.clone())
+        let Shared { cache_bytes, is_restored, clock, metrics, .. } = &*self.0;
+        MapCache::new(self.state(name), (*cache_bytes, !is_restored), clock.clone(), metrics.of_cache())
     }
 
     fn state(&self, name: &str) -> StateId {
-        let Shared { states, node, .. } = &*self.0;
+        let Shared { states, node, value_bytes_max, .. } = &*self.0;
         let index = match states {
             Some(states) => (0..).zip(states).find(|(_, state)| *state == name).map(|(index, _)| index),
             None => Some(0),
         };
         let index = index.expect("the node declares the states that it uses");
-        StateId { index, node: *node, name: name.to_owned() }
+        StateId { index, node: *node, name: name.to_owned(), value_bytes_max: *value_bytes_max }
     }
 
     /// Begins a call of the host.
@@ -188,12 +199,17 @@ impl StateBackend {
     /// Ends a call of the host that did not fail.
     pub(crate) fn end_call(&self) {
         self.0.timers.end_call();
+        self.0.metrics.end_call(self.0.node);
+    }
+
+    /// Has what the caches did shown at the end of this call: another one may be long in coming.
+    pub(crate) fn show_metrics(&self) {
+        self.0.metrics.set_due();
     }
 }
 
 /// The namespace of a window: start and end (milliseconds since the Unix epoch), so that
 /// bytes sort as the numbers do.
-#[allow(dead_code, reason = "for windows and joins")]
 pub(crate) fn window_namespace(start: i64, end: i64) -> [u8; 16] {
     let sortable = |time: i64| (time.cast_unsigned() ^ (1 << 63)).to_be_bytes();
     let mut namespace = [0; 16];
@@ -203,7 +219,6 @@ pub(crate) fn window_namespace(start: i64, end: i64) -> [u8; 16] {
 }
 
 /// The window that a namespace stands for: start and end.
-#[allow(dead_code, reason = "for windows and joins")]
 pub(crate) fn window_of(namespace: &[u8]) -> Option<(i64, i64)> {
     let (start, end) = namespace.split_first_chunk::<8>()?;
     let time = |bytes: [u8; 8]| (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed();

@@ -8,6 +8,8 @@
 //! Between batches each entry holds something: what is empty is removed when the next
 //! batch begins. A table that is complete holds all there is: what is not in it is nowhere.
 
+use std::{cell::Cell, rc::Rc};
+
 use hashbrown::HashTable;
 
 use super::wire::KeyBytes;
@@ -27,18 +29,29 @@ const UNUSED: u32 = 0;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Slot(pub(super) u32);
 
-/// What a cache did since it was opened.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[allow(dead_code, reason = "for windows and joins")]
-pub(crate) struct CacheStats {
+/// What a cache did since it was opened, shared with the metrics of its operator.
+#[derive(Debug, Default)]
+pub(super) struct CacheStats {
+    /// Entries that were asked for.
+    pub(super) lookups: Cell<u64>,
     /// Entries that had to be read from the host.
-    pub(crate) misses: u64,
+    pub(super) misses: Cell<u64>,
     /// Entries that had to leave.
-    pub(crate) evictions: u64,
+    pub(super) evictions: Cell<u64>,
     /// Bytes in use, about.
-    pub(crate) bytes: usize,
+    pub(super) bytes: Cell<usize>,
     /// Entries in the cache.
-    pub(crate) entries: usize,
+    pub(super) entries: Cell<usize>,
+}
+
+/// Whether the bytes of an entry are those of its content.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Weighed {
+    /// Not since it was changed.
+    No,
+    Yes,
+    /// It was, then changed again.
+    Stale,
 }
 
 pub(super) struct Entry<E> {
@@ -53,6 +66,8 @@ pub(super) struct Entry<E> {
     pub(super) is_dirty: bool,
     /// True if the entry is in `Table::touched`.
     is_touched: bool,
+    /// Whether a changed content was weighed in this batch; for caches that do so before it ends.
+    pub(super) weighed: Weighed,
     pub(super) key: KeyBytes,
     pub(super) content: E,
 }
@@ -73,11 +88,9 @@ pub(super) struct Table<E> {
     batch: u32,
     /// Next place that eviction looks at.
     hand: usize,
-    bytes: usize,
     bytes_max: usize,
     is_complete: bool,
-    pub(super) misses: u64,
-    evictions: u64,
+    pub(super) stats: Rc<CacheStats>,
 }
 
 /// Mixes the hash of a key with a namespace.
@@ -106,7 +119,7 @@ fn spread(hash: u32) -> u64 {
 }
 
 impl<E: Default> Table<E> {
-    pub(super) fn new(bytes_max: usize, is_complete: bool) -> Self {
+    pub(super) fn new(bytes_max: usize, is_complete: bool, stats: Rc<CacheStats>) -> Self {
         Self {
             index: HashTable::new(),
             entries: Vec::new(),
@@ -114,11 +127,9 @@ impl<E: Default> Table<E> {
             touched: Vec::new(),
             batch: 1,
             hand: 0,
-            bytes: 0,
             bytes_max,
             is_complete,
-            misses: 0,
-            evictions: 0,
+            stats,
         }
     }
 
@@ -126,9 +137,24 @@ impl<E: Default> Table<E> {
         self.is_complete
     }
 
-    #[allow(dead_code, reason = "for windows and joins")]
-    pub(super) fn stats(&self) -> CacheStats {
-        CacheStats { misses: self.misses, evictions: self.evictions, bytes: self.bytes, entries: self.index.len() }
+    pub(super) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// What is not in the table may be in the host from here on.
+    pub(super) fn set_incomplete(&mut self) {
+        self.is_complete = false;
+    }
+
+    /// An entry was asked for.
+    #[inline]
+    pub(super) fn count_lookup(&self) {
+        self.stats.lookups.update(|lookups| lookups + 1);
+    }
+
+    /// Entries are read from the host.
+    pub(super) fn count_misses(&self, entries: usize) {
+        self.stats.misses.update(|misses| misses + entries as u64);
     }
 
     #[inline]
@@ -178,7 +204,7 @@ impl<E: Default> Table<E> {
     /// True if the table does not fit into the cache of a core.
     #[inline]
     pub(super) fn is_large(&self) -> bool {
-        CORE_CACHE_BYTES < self.bytes
+        CORE_CACHE_BYTES < self.stats.bytes.get()
     }
 
     /// Finds and pins an entry of this hash, whatever its key.
@@ -204,6 +230,7 @@ impl<E: Default> Table<E> {
             is_in_host: false,
             is_dirty: false,
             is_touched: true,
+            weighed: Weighed::No,
             key,
             content: E::default(),
         };
@@ -219,7 +246,8 @@ impl<E: Default> Table<E> {
         };
         let Self { index, entries, .. } = self;
         index.insert_unique(spread(hash), place, |place| spread(entries[*place as usize].hash));
-        self.bytes += Self::overhead() + bytes as usize;
+        self.stats.bytes.update(|total| total + Self::overhead() + bytes as usize);
+        self.stats.entries.update(|entries| entries + 1);
         self.touched.push(place);
         place
     }
@@ -232,19 +260,30 @@ impl<E: Default> Table<E> {
     /// Marks an entry as changed.
     #[inline]
     pub(super) fn mark_dirty(&mut self, place: u32) {
+        self.entries[place as usize].is_dirty = true;
+        self.touch(place);
+    }
+
+    /// Has an entry looked at when the batch ends.
+    #[inline]
+    pub(super) fn touch(&mut self, place: u32) {
         let entry = &mut self.entries[place as usize];
-        entry.is_dirty = true;
         if !entry.is_touched {
             entry.is_touched = true;
             self.touched.push(place);
         }
     }
 
+    /// Entries made or changed in this batch.
+    pub(super) fn touched(&self) -> &[u32] {
+        &self.touched
+    }
+
     /// Says how many bytes the content of an entry takes on the heap.
     pub(super) fn weigh(&mut self, place: u32, content_bytes: usize) {
         let entry = &mut self.entries[place as usize];
         let bytes = u32::try_from(entry.key.heap_bytes() + content_bytes).unwrap_or(u32::MAX);
-        self.bytes = self.bytes - entry.bytes as usize + bytes as usize;
+        self.stats.bytes.update(|total| total - entry.bytes as usize + bytes as usize);
         entry.bytes = bytes;
     }
 
@@ -272,7 +311,8 @@ impl<E: Default> Table<E> {
     /// Removes an entry.
     pub(super) fn remove(&mut self, place: u32) {
         let entry = &mut self.entries[place as usize];
-        self.bytes -= Self::overhead() + entry.bytes as usize;
+        self.stats.bytes.update(|total| total - (Self::overhead() + entry.bytes as usize));
+        self.stats.entries.update(|entries| entries - 1);
         if let Ok(occupied) = self.index.find_entry(spread(entry.hash), |other| *other == place) {
             occupied.remove();
         }
@@ -285,13 +325,18 @@ impl<E: Default> Table<E> {
     /// True if entries should leave.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.bytes_max < self.bytes
+        self.bytes_max < self.stats.bytes.get()
+    }
+
+    /// True if entries should leave before the batch ends.
+    pub(super) fn is_far_over(&self) -> bool {
+        self.bytes_max.saturating_mul(2) < self.stats.bytes.get()
     }
 
     /// True if entries should leave before the next batch. An incomplete table can wait for
     /// what the batch's first pass needs, so that all leave by one call.
     pub(super) fn must_shrink(&self) -> bool {
-        self.is_over() && (self.is_complete || self.bytes_max.saturating_mul(2) < self.bytes)
+        self.is_over() && (self.is_complete || self.is_far_over())
     }
 
     /// Lets entries leave until the limit is kept or all that is left is pinned; `leave`
@@ -312,7 +357,7 @@ impl<E: Default> Table<E> {
                 continue;
             }
             leave(self.hand, entry);
-            self.evictions += 1;
+            self.stats.evictions.update(|evictions| evictions + 1);
             self.is_complete = false;
             let place = u32::try_from(self.hand).expect("places are u32");
             self.remove(place);

@@ -11,13 +11,18 @@ use engine_rows::{key_hash::key_hash, row};
 
 use super::*;
 use crate::{
-    bindings::engine::plugin::graph::{ChainingStrategy, Operator, StateKind},
+    bindings::{
+        engine::plugin::graph::{ChainingStrategy, Operator, StateKind},
+        exports::engine::plugin::operator_chain::TimeDomain,
+    },
     current, graph,
     host::{self, Kept},
 };
 
 /// Cases for each kind of cache.
 const CASES: u64 = 10_000;
+/// Longest value.
+const VALUE_BYTES_MAX: u64 = 16 << 10;
 
 /// A generator of random numbers (SplitMix64): cases are the same in each run.
 struct Random(u64);
@@ -57,6 +62,7 @@ fn backend(kind: StateKind, cache_bytes: u64, restored: bool) -> StateBackend {
         outputs: Vec::new(),
         restored,
         state_cache_bytes: cache_bytes,
+        state_value_bytes_max: VALUE_BYTES_MAX,
     };
     let runtime = RuntimeContext {
         job_name: String::new(),
@@ -134,7 +140,8 @@ fn values_are_those_of_the_model() {
                 }
                 cache.fetch();
             }
-            for (key, namespace) in batch {
+            for (row, (key, namespace)) in (0..).zip(batch) {
+                current::enter_row(row);
                 let slot = cache.slot(key_hash(&key), &key, &namespace);
                 let expected = model.get(&(key.clone(), namespace.clone()));
                 assert_eq!(cache.get(slot), expected, "seed {seed}");
@@ -151,14 +158,15 @@ fn values_are_those_of_the_model() {
                     }
                 }
             }
+            current::enter_row(current::NO_ROW);
             if random.chance(20) {
                 cache.flush();
                 let model = model.iter().map(|(scope, value)| (scope.clone(), Kept::Bytes(value.clone().into())));
                 check_host(&model.collect(), seed);
             }
         }
-        evictions += cache.stats().evictions;
-        misses += cache.stats().misses;
+        evictions += cache.stats().evictions.get();
+        misses += cache.stats().misses.get();
     }
     assert!(10_000 < evictions && 10_000 < misses, "{evictions} evictions, {misses} misses");
 }
@@ -228,7 +236,7 @@ fn lists_are_those_of_the_model() {
                 check_host(&model.iter().map(|(scope, list)| (scope.clone(), encoded(list))).collect(), seed);
             }
         }
-        evictions += cache.stats().evictions;
+        evictions += cache.stats().evictions.get();
     }
     assert!(10_000 < evictions, "{evictions} evictions");
 }
@@ -310,7 +318,7 @@ fn maps_are_those_of_the_model() {
                 check_host(&model.iter().map(|(scope, map)| (scope.clone(), bytes(map))).collect(), seed);
             }
         }
-        evictions += cache.stats().evictions;
+        evictions += cache.stats().evictions.get();
     }
     assert!(5_000 < evictions, "{evictions} evictions");
 }
@@ -327,9 +335,9 @@ fn entries_of_a_batch_stay_while_it_lasts() {
         })
         .collect();
     assert!(slots.iter().zip(0..).all(|(slot, key)| cache.get(*slot) == Some(&key)));
-    assert_eq!(cache.stats().evictions, 0);
+    assert_eq!(cache.stats().evictions.get(), 0);
     cache.begin_batch();
-    assert_eq!((cache.stats().entries, cache.stats().evictions), (0, 1000));
+    assert_eq!((cache.stats().entries.get(), cache.stats().evictions.get()), (0, 1000));
     assert_eq!(host::kept(0, 0).len(), 1000);
 }
 
@@ -346,7 +354,7 @@ fn what_the_host_never_got_is_forgotten_without_a_call() {
     cache.begin_batch();
     cache.flush();
     assert!(cache.is_complete());
-    assert_eq!((cache.stats().entries, cache.stats().bytes, host::state_calls()), (0, 0, 0));
+    assert_eq!((cache.stats().entries.get(), cache.stats().bytes.get(), host::state_calls()), (0, 0, 0));
 }
 
 #[test]
@@ -469,4 +477,191 @@ fn namespaces_of_windows_sort_as_their_times() {
     assert!(namespaces.is_sorted());
     assert_eq!(namespaces.map(|namespace| window_of(&namespace)), windows.map(Some));
     assert_eq!(window_of(b"short"), None);
+}
+
+/// Fails the call for what a cache holds under the key "key".
+#[track_caller]
+fn check_too_long(bytes: usize) {
+    let message = format!(
+        "state \"state\", key \"key\": the value has {bytes} bytes, the limit is {VALUE_BYTES_MAX}: raise state.value.bytes-max or keep less"
+    );
+    assert_eq!(host::take_calls(), [host::Call::Fail { node: 1, message }]);
+    current::reset();
+}
+
+#[test]
+fn a_value_that_never_leaves_the_cache_is_held_against_the_limit() {
+    host::reset();
+    current::reset();
+    let states = backend(StateKind::Value, 1 << 30, false);
+    let limit = usize::try_from(VALUE_BYTES_MAX).unwrap();
+    let mut texts = states.value::<String>("state");
+    // The length of a text takes two bytes, or four.
+    let bytes_of = |text: &String| <String as Record>::weigh(text, &mut Vec::new());
+    let mut text = "x".repeat(limit - 8);
+    while bytes_of(&text) < limit {
+        text.push('x');
+    }
+    for length in [text.len(), text.len() + 1] {
+        texts.begin_batch();
+        let slot = texts.slot(1, b"key", b"");
+        *texts.value(slot) = Some("x".repeat(length));
+        texts.begin_batch();
+        assert_eq!(current::failed(), text.len() < length);
+    }
+    check_too_long(limit + 1);
+}
+
+#[test]
+fn many_timers_of_a_call_are_sent_before_it_ends() {
+    host::reset();
+    let states = backend(StateKind::Value, 1, false);
+    let timers = states.timers();
+    for timestamp in 0..100_000 {
+        timers.register(TimeDomain::EventTime, timestamp, 1, b"key", b"");
+    }
+    // What is kept back has 20 bytes for each timer.
+    assert!(100_000 - (64 << 10) / 20 <= host::kept_timers(0).len());
+    timers.delete(TimeDomain::EventTime, 7, 1, b"key", b"");
+    states.end_call();
+    let kept: Vec<_> = host::kept_timers(0).into_iter().map(|timer| timer.timestamp).collect();
+    assert_eq!(kept, (0..100_000).filter(|timestamp| *timestamp != 7).collect::<Vec<_>>());
+}
+
+#[test]
+fn timers_that_a_call_registers_while_it_fires_others_are_given_back_if_they_are_many() {
+    host::reset();
+    let states = backend(StateKind::Value, 1, false);
+    let timers = states.timers();
+    let mut due = Vec::new();
+    for timestamp in [0_i64, 50_000, 100_000] {
+        due.extend_from_slice(&timestamp.to_le_bytes());
+        wire::write_counted(b"key", &mut due);
+        wire::write_counted(b"", &mut due);
+    }
+    timers.begin_firing(TimeDomain::EventTime, &due).unwrap();
+    assert!(timers.claim(0));
+    for timestamp in 1..100_000 {
+        timers.register(TimeDomain::EventTime, timestamp, key_hash(b"key"), b"key", b"");
+    }
+    // What is kept back has 20 bytes for each timer.
+    assert!(100_000 - (64 << 10) / 20 <= host::kept_timers(0).len());
+    timers.delete(TimeDomain::EventTime, 7, key_hash(b"key"), b"key", b"");
+    timers.delete(TimeDomain::EventTime, 50_000, key_hash(b"key"), b"key", b"");
+    assert_eq!(timers.take_early(i64::MAX), None);
+    assert!(!timers.claim(1) && !timers.claim(2));
+    timers.end_firing();
+    states.end_call();
+    let kept: Vec<_> = host::kept_timers(0).into_iter().map(|timer| timer.timestamp).collect();
+    assert_eq!(kept, (1..=100_000).filter(|timestamp| ![7, 50_000].contains(timestamp)).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_one_batch_adds_to_a_list_or_a_map_leaves_before_it_ends() {
+    host::reset();
+    let states = backend(StateKind::List, 100_000, false);
+    let mut list = states.list::<u64>("state");
+    list.begin_batch();
+    let slot = list.slot(1, b"key", b"");
+    for number in 0..100_000 {
+        list.append(slot, &number);
+    }
+    assert!(list.stats().bytes.get() < 110_000, "{:?}", list.stats());
+    let kept = host::kept(0, 0);
+    let [(_, _, Kept::Bytes(bytes))] = &kept[..] else { panic!("{kept:?}") };
+    // An element has 12 bytes.
+    assert!(1_100_000 <= bytes.len());
+    let mut numbers = Vec::new();
+    list.for_each(slot, |number| numbers.push(number));
+    assert!(numbers.into_iter().eq(0..100_000));
+
+    host::reset();
+    let states = backend(StateKind::Map, 100_000, false);
+    let mut map = states.map::<u64>("state");
+    map.begin_batch();
+    let slot = map.slot(1, b"key", b"");
+    for number in 0..10_000_u64 {
+        map.put(slot, &number.to_be_bytes(), number);
+    }
+    let kept = host::kept(0, 0);
+    let [(_, _, Kept::Map(pairs))] = &kept[..] else { panic!("{kept:?}") };
+    assert!(8_000 <= pairs.len());
+    assert_eq!(map.get(slot, &7_u64.to_be_bytes()), Some(&7));
+    let mut numbers = Vec::new();
+    map.scan(slot, &[], |_, number| {
+        numbers.push(*number);
+        ControlFlow::Continue(())
+    });
+    assert!(numbers.into_iter().eq(0..10_000));
+}
+
+#[test]
+fn what_a_batch_changes_leaves_before_it_ends_if_it_is_more_than_the_cache_takes() {
+    host::reset();
+    current::reset();
+    let states = backend(StateKind::Value, 100_000, false);
+    let mut texts = states.value::<String>("state");
+    for round in 0..3_u32 {
+        texts.begin_batch();
+        for row in 0..999_u32 {
+            current::enter_row(row);
+            // Every third row has the key of the last but one.
+            let (key, expected) = match row % 3 {
+                0 => (row, 2 * round),
+                1 => (row, round),
+                _ => (row - 2, 2 * round + 1),
+            };
+            let key = key.to_le_bytes();
+            let slot = texts.slot(key_hash(&key), &key, b"");
+            let visits = texts.get(slot).map_or(0, |text| text.trim_end().len());
+            assert_eq!(visits, expected as usize, "round {round}, row {row}");
+            *texts.value(slot) = Some(format!("{:5000}", "x".repeat(visits + 1)));
+            assert!(texts.stats().bytes.get() < 220_000, "{:?}", texts.stats());
+        }
+        current::enter_row(current::NO_ROW);
+    }
+    assert!(!current::failed());
+}
+
+#[test]
+fn a_batch_that_needs_more_than_the_cache_takes_is_read_in_pieces() {
+    host::reset();
+    current::reset();
+    let states = backend(StateKind::Value, 100_000, false);
+    let mut texts = states.value::<String>("state");
+    let keys: Vec<_> = (0..1000_u32).map(u32::to_le_bytes).collect();
+    for round in 0..3_u32 {
+        texts.begin_batch();
+        for key in &keys {
+            if !texts.is_complete() {
+                texts.prefetch(key_hash(key), b"", |out| out.extend_from_slice(key));
+            }
+        }
+        texts.fetch();
+        for (row, key) in (0..).zip(&keys) {
+            current::enter_row(row);
+            let slot = texts.slot(key_hash(key), key, b"");
+            let expected = (round != 0).then(|| format!("{:5000}", round - 1));
+            assert_eq!(texts.get(slot), expected.as_ref(), "round {round}, row {row}");
+            *texts.value(slot) = Some(format!("{round:5000}"));
+            if round != 0 {
+                assert!(texts.stats().bytes.get() < 120_000, "{:?}", texts.stats());
+            }
+        }
+        current::enter_row(current::NO_ROW);
+    }
+}
+
+#[test]
+fn a_time_to_live_of_nothing_is_a_mistake_of_the_program() {
+    let mut graph = graph::Graph::default();
+    let types = graph::NodeTypes { inputs: Vec::new(), output: None };
+    let node = graph.add_node("Keyed", Operator::Guest("Keyed".to_owned()), types);
+    let time_to_live = StateTtlConfig::new(std::time::Duration::from_micros(999)).time_to_live();
+    let state = graph::state::<u64>("count", StateKind::Value);
+    let time_to_live = Some(time_to_live.duration_ms.unsigned_abs());
+    graph.node_mut(node).states =
+        vec![crate::bindings::engine::plugin::graph::StateDeclaration { time_to_live, ..state }];
+    let message = "state \"count\" of operator \"Keyed\": a time to live must be at least 1 ms";
+    assert_eq!(graph.declaration().unwrap_err().to_string(), message);
 }

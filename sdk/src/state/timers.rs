@@ -1,9 +1,11 @@
 //! [`Timers`]: what a call registers and deletes, and the timers that it fires.
 //!
 //! Registrations and deletions are gathered, the last one of a timer counts, and are
-//! sent to the host when the call ends. While timers fire, those of the call are
+//! sent to the host when the call ends, or when they are many. While timers fire, those of the call are
 //! known here: one that is deleted does not fire, and one that is registered for an
-//! earlier time than the last of the call is fired by it, in its order.
+//! earlier time than the last of the call is fired by it, in its order. If those are many,
+//! the host gets them with all that has not fired, and fires them by other calls: one call
+//! neither keeps nor fires any number of timers.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,6 +22,14 @@ use crate::{
     host,
     record::{DecodeError, Reader},
 };
+
+/// A queue of more bytes is sent before the call ends.
+const QUEUE_BYTES: usize = 64 << 10;
+
+/// What a call may register to be fired by itself, in bytes, about.
+const EARLY_BYTES: usize = 256 << 10;
+/// Bytes of such a timer without those of its key and namespace, about.
+const EARLY_TIMER_BYTES: usize = 64;
 
 /// A timer that fires.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -72,6 +82,10 @@ struct Firing {
     index: Option<HashTable<u32>>,
     /// Registered meanwhile, before the last of the batch: timestamp, key, namespace.
     early: BTreeSet<(i64, Vec<u8>, Vec<u8>)>,
+    /// Bytes of all that were ever in `early`, about.
+    early_bytes: usize,
+    /// True if the host got all that had not fired: the call fires nothing any more.
+    is_over: bool,
 }
 
 struct FiringTimer {
@@ -160,7 +174,9 @@ impl Timers {
             batch.push(FiringTimer { timestamp, start, end, state: TimerState::Pending });
         }
         let bytes: Rc<[u8]> = timers.into();
-        let firing = Firing { domain, bytes: Rc::clone(&bytes), batch, index: None, early: BTreeSet::new() };
+        let (early, bytes_of_firing) = (BTreeSet::new(), Rc::clone(&bytes));
+        let firing =
+            Firing { domain, bytes: bytes_of_firing, batch, index: None, early, early_bytes: 0, is_over: false };
         self.0.queue.borrow_mut().firing = Some(firing);
         Ok(bytes)
     }
@@ -178,7 +194,8 @@ impl Timers {
         Timer { timestamp: timer.timestamp, hash: key_hash(key), key, namespace }
     }
 
-    /// True if the timer is to be fired now: it was not deleted meanwhile.
+    /// True if the timer is to be fired now: it was not deleted meanwhile, and the host did not
+    /// get it back.
     pub(crate) fn claim(&self, number: usize) -> bool {
         let mut queue = self.0.queue.borrow_mut();
         let timer = &mut queue.firing.as_mut().expect("timers fire").batch[number];
@@ -221,8 +238,45 @@ impl Queue {
             && firing.domain == domain
             && firing.note(is_registered, timestamp, hash, key, namespace)
         {
+            if EARLY_BYTES < firing.early_bytes {
+                self.give_back();
+            }
             return;
         }
+        self.enqueue(is_registered, (domain, timestamp), hash, key, namespace);
+    }
+
+    /// Lets the host have all timers of the call that have not fired.
+    #[cold]
+    fn give_back(&mut self) {
+        let Some(firing) = &mut self.firing else {
+            return;
+        };
+        firing.is_over = true;
+        let (domain, bytes) = (firing.domain, Rc::clone(&firing.bytes));
+        let mut left = Vec::new();
+        for timer in firing.batch.iter_mut().filter(|timer| timer.state == TimerState::Pending) {
+            timer.state = TimerState::Fired;
+            left.push((timer.timestamp, timer.start..timer.end));
+        }
+        let early = std::mem::take(&mut firing.early);
+        for (timestamp, range) in left {
+            let (key, namespace) = split(&bytes[range]);
+            self.enqueue(true, (domain, timestamp), key_hash(key), key, namespace);
+        }
+        for (timestamp, key, namespace) in early {
+            self.enqueue(true, (domain, timestamp), key_hash(&key), &key, &namespace);
+        }
+    }
+
+    fn enqueue(
+        &mut self,
+        is_registered: bool,
+        (domain, timestamp): (TimeDomain, i64),
+        hash: u32,
+        key: &[u8],
+        namespace: &[u8],
+    ) {
         let Self { bytes, queued, index, .. } = self;
         let start = bytes.len();
         write_timer(domain, timestamp, key, namespace, bytes);
@@ -239,6 +293,9 @@ impl Queue {
         let place = u32::try_from(queued.len()).expect("a call registers fewer timers");
         queued.push(Queued { start, end: bytes.len(), hash, is_registered });
         index.insert_unique(hash, place, |place| queued[*place as usize].hash);
+        if QUEUE_BYTES < bytes.len() {
+            self.send();
+        }
     }
 
     fn send(&mut self) {
@@ -272,7 +329,7 @@ impl Firing {
         let Some(last) = self.batch.last().map(|timer| timer.timestamp) else {
             return false;
         };
-        if last < timestamp {
+        if last < timestamp || self.is_over {
             return false;
         }
         if let Some(place) = self.find(timestamp, hash, key, namespace) {
@@ -295,7 +352,11 @@ impl Firing {
         }
         let early = (timestamp, key.to_owned(), namespace.to_owned());
         match is_registered {
-            true => _ = self.early.insert(early),
+            true => {
+                if self.early.insert(early) {
+                    self.early_bytes += EARLY_TIMER_BYTES + key.len() + namespace.len();
+                }
+            }
             false => _ = self.early.remove(&early),
         }
         true

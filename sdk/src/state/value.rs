@@ -1,18 +1,25 @@
 //! [`ValueCache`]: one value for each key and namespace.
 
-use std::hint::black_box;
+use std::{hint::black_box, rc::Rc};
 
 use engine_rows::row::Rows;
 
 use super::{
     Clock, TimeToLive,
-    table::{CacheStats, NOWHERE, Slot, Table, mix},
+    table::{CacheStats, NOWHERE, Slot, Table, Weighed, mix},
     wire::{Requests, StateId, read_counted, write_absent, write_counted_with},
 };
 use crate::{
-    host,
+    current, host,
     record::{Nesting, Owned, Reader, is_fixed_size},
 };
+
+/// Values of about this many bytes are read at once.
+const PIECE_BYTES: usize = 4 << 20;
+/// Restored values are taken to have this many bytes.
+const RESTORED_BYTES: usize = 16 << 10;
+/// Bytes of the time at which a value ends.
+const END_BYTES: usize = 8;
 
 /// One declared state of kind value, reducing or aggregating.
 pub(crate) struct ValueCache<V> {
@@ -24,11 +31,17 @@ pub(crate) struct ValueCache<V> {
     clock: Clock,
     /// True if all values take the same number of bytes: their entry's.
     is_fixed_size: bool,
+    /// Bytes of the longest value that was seen.
+    longest: usize,
+    /// True if the batch needs more than the cache may take.
+    is_crowded: bool,
+    /// The row that used the cache last; only known if the batch is crowded.
+    row: u32,
     /// Where the rows of the batch will find their entries, in all likelihood.
     hints: Vec<u32>,
     /// The next row's hint.
     hint: usize,
-    /// The place last lent to be changed: it may be empty.
+    /// The place last lent to be changed: it may be empty, or have grown.
     lent: u32,
     /// Places that were found empty in this batch.
     emptied: Vec<u32>,
@@ -40,14 +53,22 @@ pub(crate) struct ValueCache<V> {
 }
 
 impl<V: Owned> ValueCache<V> {
-    pub(super) fn new(state: StateId, bytes_max: usize, is_complete: bool, clock: Clock) -> Self {
+    pub(super) fn new(
+        state: StateId,
+        (bytes_max, is_complete): (usize, bool),
+        clock: Clock,
+        stats: Rc<CacheStats>,
+    ) -> Self {
         Self {
             state,
-            table: Table::new(bytes_max, is_complete),
+            table: Table::new(bytes_max, is_complete, stats),
             ends: Vec::new(),
             time_to_live: None,
             clock,
             is_fixed_size: is_fixed_size(&V::descriptor(Nesting::ROOT)),
+            longest: if is_complete { 0 } else { RESTORED_BYTES },
+            is_crowded: false,
+            row: current::NO_ROW,
             hints: Vec::new(),
             hint: 0,
             lent: NOWHERE,
@@ -73,6 +94,16 @@ impl<V: Owned> ValueCache<V> {
     pub(crate) fn begin_batch(&mut self) {
         self.hints.clear();
         self.hint = 0;
+        self.is_crowded = false;
+        self.row = current::row();
+        self.end_row();
+        if self.table.must_shrink() {
+            self.make_room();
+        }
+    }
+
+    /// Nothing is pinned any more.
+    fn end_row(&mut self) {
         self.look_back(NOWHERE);
         let mut emptied = std::mem::take(&mut self.emptied);
         emptied.drain(..).for_each(|place| self.tidy(place));
@@ -80,7 +111,15 @@ impl<V: Owned> ValueCache<V> {
         let touched = self.table.begin_batch();
         touched.iter().for_each(|place| self.tidy(*place));
         self.table.reuse(touched);
-        if self.table.must_shrink() {
+    }
+
+    /// Where a batch needs more than the cache may take, what earlier rows used may leave.
+    #[cold]
+    fn begin_row(&mut self) {
+        self.hints.clear();
+        let row = std::mem::replace(&mut self.row, current::row());
+        if row != self.row && self.table.is_over() {
+            self.end_row();
             self.make_room();
         }
     }
@@ -154,15 +193,31 @@ impl<V: Owned> ValueCache<V> {
         if self.table.is_over() {
             self.make_room();
         }
-        let missing = std::mem::take(&mut self.missing);
-        self.read(&missing);
+        let mut missing = std::mem::take(&mut self.missing);
+        let mut rest = &missing[..];
+        while !rest.is_empty() && !self.is_crowded {
+            let count = match self.is_fixed_size {
+                true => rest.len(),
+                false => (PIECE_BYTES / self.longest.max(1)).clamp(1, rest.len()),
+            };
+            let (piece, others) = rest.split_at(count);
+            self.read(piece);
+            rest = others;
+            self.is_crowded = !rest.is_empty() && self.table.is_over();
+        }
+        rest.iter().for_each(|place| self.table.remove(*place));
+        missing.clear();
         self.missing = missing;
-        self.missing.clear();
     }
 
-    /// The place of an entry, read from the host if it is not there. Good until the next `begin_batch`.
+    /// The place of an entry, read from the host if it is not there. Good until the next
+    /// `begin_batch`, or, in a batch that needs more than the cache may take, the next row.
     #[inline]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
+        self.table.count_lookup();
+        if self.is_crowded {
+            self.begin_row();
+        }
         let place = match self.hints.get(self.hint) {
             Some(hint) => {
                 self.hint += 1;
@@ -200,6 +255,9 @@ impl<V: Owned> ValueCache<V> {
             self.table.entry_mut(slot.0).is_dirty = true;
         } else {
             self.table.mark_dirty(slot.0);
+            if self.lent != slot.0 {
+                self.weigh_lent(slot.0);
+            }
         }
         if let Some(TimeToLive { duration_ms, .. }) = self.time_to_live {
             self.ends[slot.0 as usize] = self.clock.now().saturating_add(duration_ms);
@@ -224,9 +282,9 @@ impl<V: Owned> ValueCache<V> {
     }
 
     /// What the cache did so far.
-    #[allow(dead_code, reason = "for windows and joins")]
-    pub(crate) fn stats(&self) -> CacheStats {
-        self.table.stats()
+    #[cfg(test)]
+    pub(super) fn stats(&self) -> &CacheStats {
+        &self.table.stats
     }
 
     /// Notes the place that was lent last if it was emptied.
@@ -238,12 +296,50 @@ impl<V: Owned> ValueCache<V> {
         }
     }
 
+    /// Weighs the place that was lent last, unless it was weighed in this batch.
+    #[inline]
+    fn weigh_lent(&mut self, next: u32) {
+        let lent = std::mem::replace(&mut self.lent, next);
+        if lent != NOWHERE && self.table.entry(lent).weighed == Weighed::No {
+            self.weigh_early(lent);
+        }
+        let next = self.table.entry_mut(next);
+        if next.weighed == Weighed::Yes {
+            next.weighed = Weighed::Stale;
+        }
+    }
+
+    /// Weighs a changed entry before the batch ends: what it needs may be more than the cache may take.
+    fn weigh_early(&mut self, place: u32) {
+        if self.table.entry(place).content.is_none() {
+            return;
+        }
+        self.weigh_changed(place);
+        self.table.entry_mut(place).weighed = Weighed::Yes;
+        if self.table.is_far_over() && !self.is_crowded {
+            self.is_crowded = true;
+            self.row = current::row();
+        }
+    }
+
+    /// Weighs an entry; fails the call if it was changed to a value that is too long.
+    fn weigh_changed(&mut self, place: u32) {
+        let bytes = self.weigh(place);
+        let entry = self.table.entry(place);
+        if entry.is_dirty {
+            self.state.check_length(&entry.key, bytes + self.time_to_live.map_or(0, |_| END_BYTES));
+        }
+    }
+
     /// Removes an entry that holds nothing; weighs another.
     fn tidy(&mut self, place: u32) {
         let entry = self.table.entry(place);
         if entry.content.is_some() {
             if !self.is_fixed_size {
-                self.weigh(place);
+                if entry.weighed != Weighed::Yes {
+                    self.weigh_changed(place);
+                }
+                self.table.entry_mut(place).weighed = Weighed::No;
             }
         } else if !entry.is_vacant() {
             if entry.is_in_host {
@@ -261,6 +357,10 @@ impl<V: Owned> ValueCache<V> {
         }
         if !self.table.is_complete() {
             self.read(&[place]);
+            if self.table.is_over() && !self.is_crowded {
+                self.is_crowded = true;
+                self.row = current::row();
+            }
         }
         place
     }
@@ -274,7 +374,7 @@ impl<V: Owned> ValueCache<V> {
             table.entry(*place).key.write(&mut reads.bytes);
             reads.count += 1;
         }
-        table.misses += places.len() as u64;
+        table.count_misses(places.len());
         let values = reads.send(|count, bytes| host::get_many(state.index, count, bytes)).unwrap_or_default();
         let mut values = Reader::new(&values);
         for place in places {
@@ -291,7 +391,9 @@ impl<V: Owned> ValueCache<V> {
             entry.content = value.and_then(|bytes| state.decode(bytes));
         }
         if !self.is_fixed_size {
-            places.iter().for_each(|place| self.weigh(*place));
+            for place in places {
+                self.weigh(*place);
+            }
         }
     }
 
@@ -315,10 +417,13 @@ impl<V: Owned> ValueCache<V> {
         }
     }
 
-    fn weigh(&mut self, place: u32) {
+    /// Weighs an entry; returns the bytes of its value.
+    fn weigh(&mut self, place: u32) -> usize {
         let Self { table, scratch, .. } = self;
         let bytes = table.entry(place).content.as_ref().map_or(0, |value| V::weigh(value, scratch));
         table.weigh(place, bytes);
+        self.longest = self.longest.max(bytes);
+        bytes
     }
 
     /// Notes an entry to be written.

@@ -11,6 +11,8 @@ use crate::{
 const ABSENT: u32 = u32::MAX;
 /// Writes are sent once they take this many bytes.
 const WRITES_BYTES: usize = 256 << 10;
+/// Bytes of a key that an error shows.
+const KEY_SHOWN_BYTES: usize = 32;
 /// Keys with namespaces of up to this many bytes lie in their entry.
 const SHORT_BYTES: usize = 26;
 
@@ -95,6 +97,13 @@ impl KeyBytes {
         is_same(own_key, key) && is_same(own_namespace, namespace)
     }
 
+    /// The encoded key, shortened and printable.
+    fn shown(&self) -> String {
+        let (key, _) = self.split();
+        let shown = String::from_utf8_lossy(&key[..key.len().min(KEY_SHOWN_BYTES)]).escape_debug().to_string();
+        if KEY_SHOWN_BYTES < key.len() { shown + "…" } else { shown }
+    }
+
     /// Appends the entry: key and namespace with their lengths.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let (key, namespace) = self.split();
@@ -169,6 +178,8 @@ pub(super) struct StateId {
     pub(super) index: u32,
     pub(super) node: u32,
     pub(super) name: String,
+    /// Longest value, in bytes.
+    pub(super) value_bytes_max: usize,
 }
 
 impl StateId {
@@ -186,6 +197,27 @@ impl StateId {
                 None
             }
         }
+    }
+
+    /// Fails the call if a value is too long.
+    #[inline]
+    pub(super) fn check_length(&self, key: &KeyBytes, bytes: usize) {
+        if self.value_bytes_max < bytes {
+            self.too_long(key, bytes);
+        }
+    }
+
+    #[cold]
+    fn too_long(&self, key: &KeyBytes, bytes: usize) {
+        let Self { node, name, value_bytes_max, .. } = self;
+        let key = key.shown();
+        let message = format!(
+            "state \"{name}\", key \"{key}\": the value has {bytes} bytes, the limit is {value_bytes_max}: raise \
+             state.value.bytes-max or keep less"
+        );
+        // It is looked at later than in the row that made it so long.
+        current::enter_row(current::NO_ROW);
+        current::fail(*node, &message);
     }
 
     #[cold]

@@ -664,5 +664,6 @@ fn context_of(graph: &StreamGraph, nodes: Vec<u32>, state_cache_bytes: u64) -> O
         outputs,
         restored: false,
         state_cache_bytes,
+        state_value_bytes_max: 16 << 20,
     }
 }

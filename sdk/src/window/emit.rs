@@ -40,7 +40,14 @@ impl<K: Key + ?Sized, R: Owned> Emit<K, R, R> for Alone {
 }
 
 /// What a closure makes of key, window and result.
-pub(crate) struct Then<F>(pub(crate) Rc<F>);
+pub(crate) struct Then<F>(Rc<F>);
+
+impl<F> Then<F> {
+    pub(crate) fn of(emit: F) -> impl Fn() -> Self {
+        let emit = Rc::new(emit);
+        move || Self(Rc::clone(&emit))
+    }
+}
 
 impl<K, R, U, F, O> Emit<K, R, U> for Then<F>
 where
@@ -56,7 +63,14 @@ where
 }
 
 /// What a closure makes of window and result.
-pub(crate) struct ThenAlone<F>(pub(crate) Rc<F>);
+pub(crate) struct ThenAlone<F>(Rc<F>);
+
+impl<F> ThenAlone<F> {
+    pub(crate) fn of(emit: F) -> impl Fn() -> Self {
+        let emit = Rc::new(emit);
+        move || Self(Rc::clone(&emit))
+    }
+}
 
 impl<K, R, U, F, O> Emit<K, R, U> for ThenAlone<F>
 where

@@ -93,6 +93,7 @@ where
                 });
             });
         }
+        current::enter_row(current::NO_ROW);
         cache.fetch();
     }
 }
@@ -139,6 +140,12 @@ impl WindowTime {
             TimeDomain::EventTime => self.cleanup_time(window) <= self.timers.watermark(),
             TimeDomain::ProcessingTime => false,
         }
+    }
+
+    /// True if a record that no window took counts as late.
+    pub(crate) fn is_record_late(&self, timestamp: i64) -> bool {
+        self.domain == TimeDomain::EventTime
+            && timestamp.saturating_add(self.allowed_lateness) <= self.timers.watermark()
     }
 
     /// True if the watermark has passed the window: records that it still takes make it fire at once.
@@ -202,9 +209,7 @@ impl<T: Record + ?Sized> LateRecords<T> {
     /// Takes a record that no window took; one that is not late itself is dropped in silence.
     #[cold]
     pub(crate) fn take(&self, record: T::View<'_>, element: Element, time: &WindowTime, sides: &mut SideOutputs) {
-        let is_late = time.domain == TimeDomain::EventTime
-            && element.timestamp.saturating_add(time.allowed_lateness) <= time.timers.watermark();
-        if !is_late {
+        if !time.is_record_late(element.timestamp) {
             return;
         }
         match &self.side_output {

@@ -1,6 +1,6 @@
 //! Streams in windows: what programs call.
 
-use std::{marker::PhantomData, rc::Rc, time::Duration};
+use std::{rc::Rc, time::Duration};
 
 use super::{
     Evictor, ProcessWindowFunction, TimeWindow, Trigger, WindowAssigner,
@@ -288,7 +288,7 @@ where
     }
 
     /// Has records taken out of windows before or after they are evaluated. Windows keep all
-    /// their records then.
+    /// their records then. What one key and window keep together is bounded by `state.value.bytes-max`.
     #[must_use]
     pub fn evictor(self, evictor: impl Evictor<T>) -> WindowedStream<T, K, S, Triggered<T, X::Trigger>> {
         let trigger = self.evaluation.triggered(self.windows.as_ref()).trigger;
@@ -301,7 +301,8 @@ where
     }
 
     /// Hands all records of each key and window to a function; windows keep them until then. The
-    /// closure makes the function and its states; see [`crate::States`].
+    /// closure makes the function and its states; see [`crate::States`]. The records of one key
+    /// and window are bounded by `state.value.bytes-max`.
     pub fn process<P, M>(&self, make: M) -> DataStream<P::Output>
     where
         P: ProcessWindowFunction<K, T>,
@@ -451,8 +452,7 @@ where
         E: for<'a> Fn(K::Ref<'a>, TimeWindow, u64, &mut Collector<U>) -> O + 'static,
         O: Outcome,
     {
-        let emit = Rc::new(emit);
-        self.aggregated("Count", || Count, move || Then(Rc::clone(&emit)))
+        self.aggregated("Count", || Count, Then::of(emit))
     }
 
     /// Sums a number of the records of each key and window; see [`KeyedStream::sum`].
@@ -461,8 +461,7 @@ where
         N: Number,
         F: for<'a> Fn(T::Ref<'a>) -> N + 'static,
     {
-        let number = Rc::new(number);
-        self.aggregated("Sum", move || SumOf { number: Rc::clone(&number), _sum: PhantomData }, || WithKey)
+        self.aggregated("Sum", SumOf::of(number), || WithKey)
     }
 
     /// As [`WindowedStream::sum`], with a closure that makes records of key, window and result.
@@ -474,13 +473,7 @@ where
         E: for<'a> Fn(K::Ref<'a>, TimeWindow, N, &mut Collector<U>) -> O + 'static,
         O: Outcome,
     {
-        let number = Rc::new(number);
-        let emit = Rc::new(emit);
-        self.aggregated(
-            "Sum",
-            move || SumOf { number: Rc::clone(&number), _sum: PhantomData },
-            move || Then(Rc::clone(&emit)),
-        )
+        self.aggregated("Sum", SumOf::of(number), Then::of(emit))
     }
 
     /// Finds the least value of the records of each key and window.
@@ -489,8 +482,7 @@ where
         V: Owned + PartialOrd + Clone,
         F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
     {
-        let value = Rc::new(value);
-        self.aggregated("Min", move || MinOf { value: Rc::clone(&value), _value: PhantomData }, || WithKey)
+        self.aggregated("Min", MinOf::of(value), || WithKey)
     }
 
     /// As [`WindowedStream::min`], with a closure that makes records of key, window and result.
@@ -502,13 +494,7 @@ where
         E: for<'a> Fn(K::Ref<'a>, TimeWindow, V, &mut Collector<U>) -> O + 'static,
         O: Outcome,
     {
-        let value = Rc::new(value);
-        let emit = Rc::new(emit);
-        self.aggregated(
-            "Min",
-            move || MinOf { value: Rc::clone(&value), _value: PhantomData },
-            move || Then(Rc::clone(&emit)),
-        )
+        self.aggregated("Min", MinOf::of(value), Then::of(emit))
     }
 
     /// Finds the greatest value of the records of each key and window.
@@ -517,8 +503,7 @@ where
         V: Owned + PartialOrd + Clone,
         F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
     {
-        let value = Rc::new(value);
-        self.aggregated("Max", move || MaxOf { value: Rc::clone(&value), _value: PhantomData }, || WithKey)
+        self.aggregated("Max", MaxOf::of(value), || WithKey)
     }
 
     /// As [`WindowedStream::max`], with a closure that makes records of key, window and result.
@@ -530,13 +515,7 @@ where
         E: for<'a> Fn(K::Ref<'a>, TimeWindow, V, &mut Collector<U>) -> O + 'static,
         O: Outcome,
     {
-        let value = Rc::new(value);
-        let emit = Rc::new(emit);
-        self.aggregated(
-            "Max",
-            move || MaxOf { value: Rc::clone(&value), _value: PhantomData },
-            move || Then(Rc::clone(&emit)),
-        )
+        self.aggregated("Max", MaxOf::of(value), Then::of(emit))
     }
 
     /// Reduces the records of each key and window to one.
@@ -559,8 +538,7 @@ where
         O: Outcome,
     {
         let function = Rc::new(function);
-        let emit = Rc::new(emit);
-        self.aggregated("Reduce", move || ReduceFold(Rc::clone(&function)), move || Then(Rc::clone(&emit)))
+        self.aggregated("Reduce", move || ReduceFold(Rc::clone(&function)), Then::of(emit))
     }
 
     /// Aggregates the records of each key and window.
@@ -581,8 +559,7 @@ where
         O: Outcome,
     {
         let function = Rc::new(function);
-        let emit = Rc::new(emit);
-        self.aggregated("Aggregate", move || AggregateFold(Rc::clone(&function)), move || Then(Rc::clone(&emit)))
+        self.aggregated("Aggregate", move || AggregateFold(Rc::clone(&function)), Then::of(emit))
     }
 }
 
@@ -686,8 +663,7 @@ where
         E: Fn(TimeWindow, u64, &mut Collector<U>) -> O + 'static,
         O: Outcome,
     {
-        let emit = Rc::new(emit);
-        self.aggregated("Count", || Count, move || ThenAlone(Rc::clone(&emit)))
+        self.aggregated("Count", || Count, ThenAlone::of(emit))
     }
 
     /// Sums a number of the records of each window; see [`KeyedStream::sum`].
@@ -696,8 +672,7 @@ where
         N: Number,
         F: for<'a> Fn(T::Ref<'a>) -> N + 'static,
     {
-        let number = Rc::new(number);
-        self.aggregated("Sum", move || SumOf { number: Rc::clone(&number), _sum: PhantomData }, || Alone)
+        self.aggregated("Sum", SumOf::of(number), || Alone)
     }
 
     /// As [`AllWindowedStream::sum`], with a closure that makes records of window and result.
@@ -709,13 +684,7 @@ where
         E: Fn(TimeWindow, N, &mut Collector<U>) -> O + 'static,
         O: Outcome,
     {
-        let number = Rc::new(number);
-        let emit = Rc::new(emit);
-        self.windowed.aggregated(
-            "Sum",
-            move || SumOf { number: Rc::clone(&number), _sum: PhantomData },
-            move || ThenAlone(Rc::clone(&emit)),
-        )
+        self.aggregated("Sum", SumOf::of(number), ThenAlone::of(emit))
     }
 
     /// Finds the least value of the records of each window.
@@ -724,8 +693,7 @@ where
         V: Owned + PartialOrd + Clone,
         F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
     {
-        let value = Rc::new(value);
-        self.aggregated("Min", move || MinOf { value: Rc::clone(&value), _value: PhantomData }, || Alone)
+        self.aggregated("Min", MinOf::of(value), || Alone)
     }
 
     /// As [`AllWindowedStream::min`], with a closure that makes records of window and result.
@@ -737,13 +705,7 @@ where
         E: Fn(TimeWindow, V, &mut Collector<U>) -> O + 'static,
         O: Outcome,
     {
-        let value = Rc::new(value);
-        let emit = Rc::new(emit);
-        self.windowed.aggregated(
-            "Min",
-            move || MinOf { value: Rc::clone(&value), _value: PhantomData },
-            move || ThenAlone(Rc::clone(&emit)),
-        )
+        self.aggregated("Min", MinOf::of(value), ThenAlone::of(emit))
     }
 
     /// Finds the greatest value of the records of each window.
@@ -752,8 +714,7 @@ where
         V: Owned + PartialOrd + Clone,
         F: for<'a> Fn(T::Ref<'a>) -> V + 'static,
     {
-        let value = Rc::new(value);
-        self.aggregated("Max", move || MaxOf { value: Rc::clone(&value), _value: PhantomData }, || Alone)
+        self.aggregated("Max", MaxOf::of(value), || Alone)
     }
 
     /// As [`AllWindowedStream::max`], with a closure that makes records of window and result.
@@ -765,13 +726,7 @@ where
         E: Fn(TimeWindow, V, &mut Collector<U>) -> O + 'static,
         O: Outcome,
     {
-        let value = Rc::new(value);
-        let emit = Rc::new(emit);
-        self.windowed.aggregated(
-            "Max",
-            move || MaxOf { value: Rc::clone(&value), _value: PhantomData },
-            move || ThenAlone(Rc::clone(&emit)),
-        )
+        self.aggregated("Max", MaxOf::of(value), ThenAlone::of(emit))
     }
 
     /// Reduces the records of each window to one.
@@ -794,12 +749,7 @@ where
         O: Outcome,
     {
         let function = Rc::new(function);
-        let emit = Rc::new(emit);
-        self.windowed.aggregated(
-            "Reduce",
-            move || ReduceFold(Rc::clone(&function)),
-            move || ThenAlone(Rc::clone(&emit)),
-        )
+        self.aggregated("Reduce", move || ReduceFold(Rc::clone(&function)), ThenAlone::of(emit))
     }
 
     /// Aggregates the records of each window.
@@ -820,11 +770,6 @@ where
         O: Outcome,
     {
         let function = Rc::new(function);
-        let emit = Rc::new(emit);
-        self.windowed.aggregated(
-            "Aggregate",
-            move || AggregateFold(Rc::clone(&function)),
-            move || ThenAlone(Rc::clone(&emit)),
-        )
+        self.aggregated("Aggregate", move || AggregateFold(Rc::clone(&function)), ThenAlone::of(emit))
     }
 }

@@ -15,9 +15,11 @@ use engine_rows::{
 };
 
 use super::{
-    CountEvictor, EventTimeSessionWindows, EventTimeTrigger, ProcessWindowFunction, ProcessingTimeSessionWindows,
-    ProcessingTimeTrigger, SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeWindow, TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows, WindowContext, WindowElements, WindowedStream, vectors::Random,
+    ContinuousEventTimeTrigger, ContinuousProcessingTimeTrigger, CountEvictor, CountTrigger, EventTimeSessionWindows,
+    EventTimeTrigger, ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
+    SlidingEventTimeWindows, SlidingProcessingTimeWindows, TimeEvictor, TimeWindow, TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows, WindowContext, WindowElements, WindowedStream,
+    vectors::{LATENESS, Random},
 };
 use crate::{
     AggregateFunction, DataStream, DiscardSink, FileSource, OutputTag,
@@ -38,7 +40,7 @@ use crate::{
 
 /// Cases for each kind of windows.
 const CASES: u64 = 10_000;
-/// Cases for each way to evaluate them by a trigger or a function.
+/// Cases for each way to evaluate them by a trigger, an evictor or a function.
 const TRIGGERED_CASES: u64 = 2_000;
 
 /// Key and number.
@@ -129,6 +131,7 @@ impl Running {
             outputs: outputs.collect(),
             restored: false,
             state_cache_bytes: cache_bytes,
+            state_value_bytes_max: 16 << 20,
         };
         let segment = Segment::open(&graph.borrow(), &context).map_err(|error| error.to_string()).expect("opens");
         Self { graph, context, segment }
@@ -208,15 +211,71 @@ enum Kind {
     Session { gap: i64 },
 }
 
-/// Keeps the numbers of each key and window, and the timers of each window, one by one.
+/// When windows fire, and what they let go. By default at their end, and nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rule {
+    /// Fires for each so many records instead.
+    count: Option<u64>,
+    /// Fires at each multiple of this too.
+    interval: Option<i64>,
+    purges: bool,
+    evicts: Option<(Evicts, When)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Evicts {
+    /// All but the last ones.
+    Count(usize),
+    /// What is this much older than the newest.
+    Time(i64),
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum When {
+    Before,
+    After,
+}
+
+/// A window of one key.
+#[derive(Default)]
+struct Content {
+    /// Timestamp and number of each record, as they came.
+    elements: Vec<(i64, i64)>,
+    /// Records since it fired, with [`Rule::count`].
+    count: u64,
+    /// When it fires next, with [`Rule::interval`].
+    next: Option<i64>,
+}
+
+impl Content {
+    fn evict(&mut self, rule: Rule, now: When) {
+        match rule.evicts {
+            Some((Evicts::Count(most), when)) if when == now => {
+                while most < self.elements.len() {
+                    self.elements.remove(0);
+                }
+            }
+            Some((Evicts::Time(age), when)) if when == now => {
+                let newest = self.elements.iter().map(|(timestamp, _)| *timestamp).max();
+                self.elements.retain(|(timestamp, _)| newest.is_none_or(|newest| newest - timestamp < age));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Keeps the records of each key and window, and the timers of each window, one by one.
 struct Model {
     kind: Kind,
+    rule: Rule,
     domain: TimeDomain,
     allowed_lateness: i64,
     /// The watermark or the clock.
     time: i64,
-    windows: BTreeMap<(u8, TimeWindow), Vec<i64>>,
+    windows: BTreeMap<(u8, TimeWindow), Content>,
     timers: BTreeSet<(i64, u8, TimeWindow)>,
+    /// The timers that gave the results of the last rise of time, one for each.
+    fired: Vec<i64>,
 }
 
 impl Model {
@@ -231,10 +290,20 @@ impl Model {
         self.domain == TimeDomain::EventTime && self.cleanup_time(window) <= self.time
     }
 
-    fn result(&self, key: u8, window: TimeWindow) -> Timed<Gathered> {
-        let mut numbers = self.windows[&(key, window)].clone();
+    /// Evaluates a window, if there is anything in it.
+    fn fire(&mut self, key: u8, window: TimeWindow, emitted: &mut Emitted) {
+        let content = self.windows.get_mut(&(key, window)).expect("a window that is kept");
+        if content.elements.is_empty() {
+            return;
+        }
+        content.evict(self.rule, When::Before);
+        let mut numbers: Vec<_> = content.elements.iter().map(|(_, number)| *number).collect();
         numbers.sort_unstable();
-        (window.max_timestamp(), (key, window.start, window.end, numbers))
+        emitted.results.push((window.max_timestamp(), (key, window.start, window.end, numbers)));
+        content.evict(self.rule, When::After);
+        if self.rule.purges {
+            content.elements.clear();
+        }
     }
 
     fn push(&mut self, (timestamp, (key, number)): Timed<Sale>, emitted: &mut Emitted) {
@@ -249,27 +318,47 @@ impl Model {
         };
         let mut is_skipped = true;
         for mut window in windows {
-            let mut numbers = Vec::new();
+            let mut content = Content::default();
             if let Kind::Session { .. } = self.kind {
                 let touching: Vec<_> =
                     self.windows.keys().copied().filter(|(of, other)| *of == key && window.touches(other)).collect();
-                for (key, other) in touching {
-                    window = window.cover(&other);
-                    numbers.extend(self.windows.remove(&(key, other)).unwrap_or_default());
+                window = touching.iter().fold(window, |whole, (_, other)| whole.cover(other));
+                // A session that stays as it is keeps its timers.
+                for (key, other) in touching.into_iter().filter(|(_, other)| *other != window) {
+                    let merged = self.windows.remove(&(key, other)).unwrap_or_default();
+                    content.elements.extend(merged.elements);
+                    content.count += merged.count;
+                    content.next = content.next.into_iter().chain(merged.next).min();
                     self.timers.retain(|(_, of, timer)| (*of, *timer) != (key, other));
                 }
+                self.timers.extend(content.next.map(|next| (next, key, window)));
             }
             if self.is_late(window) {
-                assert!(numbers.is_empty(), "a session that is kept is not late");
+                assert!(content.elements.is_empty(), "a session that is kept is not late");
                 continue;
             }
             is_skipped = false;
-            numbers.push(number);
-            self.windows.entry((key, window)).or_default().extend(numbers);
-            if self.domain == TimeDomain::EventTime && window.max_timestamp() <= self.time {
-                emitted.results.push(self.result(key, window));
+            let Rule { count, interval, .. } = self.rule;
+            let kept = self.windows.entry((key, window)).or_insert(content);
+            kept.elements.push((timestamp, number));
+            if let Some(count) = count {
+                kept.count += 1;
+                if count <= kept.count {
+                    kept.count = 0;
+                    self.fire(key, window, emitted);
+                }
+            } else if self.domain == TimeDomain::EventTime && window.max_timestamp() <= self.time {
+                self.fire(key, window, emitted);
             } else {
                 self.timers.insert((window.max_timestamp(), key, window));
+                if let Some(interval) = interval
+                    && kept.next.is_none()
+                {
+                    // The interval that begins at 0 reaches to both sides, as in Flink.
+                    let next = (time / interval * interval + interval).min(window.max_timestamp());
+                    kept.next = Some(next);
+                    self.timers.insert((next, key, window));
+                }
             }
             if self.cleanup_time(window) != i64::MAX {
                 self.timers.insert((self.cleanup_time(window), key, window));
@@ -285,18 +374,41 @@ impl Model {
     /// Lets event time or the clock rise.
     fn advance(&mut self, time: i64) -> Emitted {
         self.time = time;
+        self.fired.clear();
         let mut emitted = Emitted::default();
         let due = if self.domain == TimeDomain::EventTime { time } else { time - 1 };
         while let Some((timestamp, key, window)) = self.timers.first().copied().filter(|timer| timer.0 <= due) {
             self.timers.pop_first();
-            if timestamp == window.max_timestamp() {
-                emitted.results.push(self.result(key, window));
+            let before = emitted.results.len();
+            let kept = self.windows.get_mut(&(key, window)).expect("timers go with their window");
+            if self.rule.count.is_none() && timestamp == window.max_timestamp() {
+                self.fire(key, window, &mut emitted);
+            } else if let Some(interval) = self.rule.interval
+                && kept.next == Some(timestamp)
+            {
+                let next = (timestamp + interval).min(window.max_timestamp());
+                kept.next = Some(next);
+                self.timers.insert((next, key, window));
+                self.fire(key, window, &mut emitted);
             }
+            self.fired.extend(emitted.results[before..].iter().map(|_| timestamp));
             if timestamp == self.cleanup_time(window) {
                 self.windows.remove(&(key, window));
+                self.timers.retain(|(_, of, timer)| (*of, *timer) != (key, window));
             }
         }
         emitted
+    }
+
+    /// True if results came in the order of the timers that gave them; `expected` are those of the
+    /// last rise of time, `got` the same in any order.
+    fn is_in_order(&self, got: &[Timed<Gathered>], expected: &[Timed<Gathered>]) -> bool {
+        let mut left: Vec<_> = expected.iter().zip(&self.fired).collect();
+        let times = got.iter().map(|result| {
+            let place = left.iter().position(|(other, _)| *other == result)?;
+            Some(*left.remove(place).1)
+        });
+        times.is_sorted()
     }
 }
 
@@ -344,7 +456,7 @@ fn gathered(key: &u8, window: TimeWindow, numbers: Vec<i64>, out: &mut Collector
     out.collect((*key, window.start, window.end, numbers));
 }
 
-/// Runs random cases of one kind of windows.
+/// Runs random cases of one kind of windows that fire at their end.
 fn check(
     cases: u64,
     kind: impl Fn(&mut Random) -> Kind,
@@ -352,26 +464,47 @@ fn check(
     timers_by_key: Option<usize>,
     results: impl Fn(Keyed) -> DataStream<Gathered>,
 ) {
+    check_rule(cases, kind, domain, timers_by_key, |_| Rule::default(), |windowed, _| results(windowed));
+}
+
+/// Runs random cases of one kind of windows that fire by rules.
+fn check_rule(
+    cases: u64,
+    kind: impl Fn(&mut Random) -> Kind,
+    domain: TimeDomain,
+    timers_by_key: Option<usize>,
+    rule: impl Fn(&mut Random) -> Rule,
+    results: impl Fn(Keyed, Rule) -> DataStream<Gathered>,
+) {
     for seed in 0..cases {
         let random = &mut Random(seed);
         let kind = kind(random);
+        let rule = rule(random);
         let allowed_lateness = [0, 0, random.range(1, 60), i64::MAX][random.range(0, 3) as usize];
         let cache_bytes = [0, 300, 1 << 20][random.range(0, 2) as usize];
         let keys = random.range(1, 5);
         let mut running = Running::new(cache_bytes, |sales| {
             let windowed = windowed(&sales, kind, domain).allowed_lateness(millis(allowed_lateness));
-            results(windowed.side_output_late_data(&OutputTag::new("late")))
+            results(windowed.side_output_late_data(&OutputTag::new("late")), rule)
         });
         let time = if domain == TimeDomain::EventTime { i64::MIN } else { 0 };
-        let mut model =
-            Model { kind, domain, allowed_lateness, time, windows: BTreeMap::new(), timers: BTreeSet::new() };
+        let mut model = Model {
+            kind,
+            rule,
+            domain,
+            allowed_lateness,
+            time,
+            windows: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            fired: Vec::new(),
+        };
         let mut now = random.range(-100, 100);
         if domain == TimeDomain::ProcessingTime {
             model.time = now;
             running.advance_clock(now, 1);
         }
         for step in 0..random.range(1, 25) {
-            let case = || format!("seed {seed}, step {step}, {kind:?}, lateness {allowed_lateness}");
+            let case = || format!("seed {seed}, step {step}, {kind:?}, {rule:?}, lateness {allowed_lateness}");
             let batch_max = random.range(1, 8) as usize;
             let (mut got, mut expected) = if random.range(0, 1) == 0 {
                 let spread = random.range(0, 70);
@@ -390,8 +523,10 @@ fn check(
                     TimeDomain::EventTime => running.process_watermark(now, batch_max),
                     TimeDomain::ProcessingTime => running.advance_clock(now, batch_max),
                 };
-                assert!(got.results.is_sorted_by_key(|(timestamp, _)| *timestamp), "{}: {got:?}", case());
-                (got, model.advance(now))
+                let expected = model.advance(now);
+                let is_in_order = model.is_in_order(&got.results, &expected.results);
+                assert!(is_in_order, "{}: {got:?} instead of {expected:?}", case());
+                (got, expected)
             };
             got.results.sort();
             expected.results.sort();
@@ -412,6 +547,7 @@ fn check(
             TimeDomain::ProcessingTime => running.advance_clock(end, 3),
         };
         let mut expected = model.advance(end);
+        assert!(model.is_in_order(&got.results, &expected.results), "seed {seed}, end, {kind:?}, {rule:?}");
         got.results.sort();
         expected.results.sort();
         assert_eq!(got, expected, "seed {seed}, end, {kind:?}");
@@ -541,4 +677,113 @@ fn evictors_that_evict_nothing_change_nothing() {
     let all = |windowed: Keyed| windowed.evictor(CountEvictor::of(usize::MAX)).aggregate_then(Gather, gathered);
     check(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, all);
     check(TRIGGERED_CASES, session, TimeDomain::EventTime, None, all);
+}
+
+/// Windows that fire and let go by a rule, in the words of programs.
+fn ruled(windowed: Keyed, rule: Rule) -> DataStream<Gathered> {
+    macro_rules! evicted {
+        ($evictor:expr, $when:expr, $windowed:expr) => {{
+            let evictor = $evictor;
+            let evictor = if $when == When::After { evictor.after() } else { evictor };
+            $windowed.evictor(evictor).aggregate_then(Gather, gathered)
+        }};
+    }
+    macro_rules! results {
+        ($windowed:expr) => {
+            match rule.evicts {
+                None => $windowed.aggregate_then(Gather, gathered),
+                Some((Evicts::Count(most), when)) => evicted!(CountEvictor::of(most), when, $windowed),
+                Some((Evicts::Time(age), when)) => evicted!(TimeEvictor::of(millis(age)), when, $windowed),
+            }
+        };
+    }
+    match (rule.count, rule.interval, rule.purges) {
+        (Some(count), _, false) => results!(windowed.trigger(CountTrigger::of(count))),
+        (Some(count), _, true) => results!(windowed.trigger(PurgingTrigger::of(CountTrigger::of(count)))),
+        (None, Some(interval), false) => results!(windowed.trigger(ContinuousEventTimeTrigger::of(millis(interval)))),
+        (None, Some(interval), true) => {
+            results!(windowed.trigger(PurgingTrigger::of(ContinuousEventTimeTrigger::of(millis(interval)))))
+        }
+        (None, None, true) => results!(windowed.trigger(PurgingTrigger::of(EventTimeTrigger::create()))),
+        (None, None, false) => results!(windowed),
+    }
+}
+
+fn counting(random: &mut Random) -> Rule {
+    Rule { count: Some(random.range(1, 5).unsigned_abs()), purges: random.range(0, 1) == 0, ..Rule::default() }
+}
+
+#[test]
+fn windows_fire_for_each_so_many_records() {
+    check_rule(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, counting, ruled);
+    check_rule(TRIGGERED_CASES, session, TimeDomain::EventTime, None, counting, ruled);
+}
+
+#[test]
+fn windows_that_fired_are_purged() {
+    let purging = |_: &mut Random| Rule { purges: true, ..Rule::default() };
+    check_rule(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, purging, ruled);
+    check_rule(TRIGGERED_CASES, session, TimeDomain::EventTime, None, purging, ruled);
+}
+
+#[test]
+fn windows_fire_at_each_interval() {
+    let continuous = |random: &mut Random| {
+        let (interval, purges) = (Some(random.range(1, 30)), random.range(0, 1) == 0);
+        Rule { interval, purges, ..Rule::default() }
+    };
+    for kind in [sliding, tumbling, session] {
+        check_rule(TRIGGERED_CASES, kind, TimeDomain::EventTime, None, continuous, ruled);
+        check_rule(TRIGGERED_CASES, kind, TimeDomain::ProcessingTime, None, continuous, |windowed, rule| {
+            let trigger = ContinuousProcessingTimeTrigger::of(millis(rule.interval.unwrap_or(1)));
+            match rule.purges {
+                false => windowed.trigger(trigger).aggregate_then(Gather, gathered),
+                true => windowed.trigger(PurgingTrigger::of(trigger)).aggregate_then(Gather, gathered),
+            }
+        });
+    }
+}
+
+#[test]
+fn windows_let_go_what_their_evictor_says() {
+    let evicting = |random: &mut Random| {
+        let rule = if random.range(0, 1) == 0 { counting(random) } else { Rule::default() };
+        let evicts = match random.range(0, 1) {
+            0 => Evicts::Count(random.range(1, 5) as usize),
+            _ => Evicts::Time(random.range(1, 30)),
+        };
+        let when = if random.range(0, 1) == 0 { When::Before } else { When::After };
+        Rule { evicts: Some((evicts, when)), ..rule }
+    };
+    check_rule(TRIGGERED_CASES, sliding, TimeDomain::EventTime, None, evicting, ruled);
+}
+
+#[test]
+fn late_records_fare_as_in_flink() {
+    for (inputs, (start, end), (max_timestamp, _), _, _, action) in LATENESS {
+        let (size, timestamp, lateness, watermark) = *inputs;
+        let kind = Kind::Aligned { size, slide: size, offset: 0 };
+        let results = |sales: DataStream<Sale>| {
+            let windowed = windowed(&sales, kind, TimeDomain::EventTime).allowed_lateness(millis(lateness));
+            aggregated(windowed.side_output_late_data(&OutputTag::new("late")))
+        };
+        let result = Emitted { results: vec![(*max_timestamp, (1, *start, *end, vec![7]))], late: Vec::new() };
+        let mut running = Running::new(1 << 20, results);
+        assert_eq!(running.process_watermark(watermark, 1), Emitted::default());
+        let got = running.push(&[(timestamp, (1, 7))]);
+        match *action {
+            "add" => {
+                assert_eq!(got, Emitted::default(), "{inputs:?}");
+                assert_eq!(running.process_watermark(max_timestamp - 1, 1), Emitted::default(), "{inputs:?}");
+                assert_eq!(running.process_watermark(*max_timestamp, 1), result, "{inputs:?}");
+            }
+            "add_and_fire_now" => assert_eq!(got, result, "{inputs:?}"),
+            "drop_or_side_output" => {
+                let late = Emitted { results: Vec::new(), late: vec![(timestamp, (1, 7))] };
+                assert_eq!(got, late, "{inputs:?}");
+                assert_eq!(running.left(), (0, 0), "{inputs:?}");
+            }
+            other => panic!("{other}"),
+        }
+    }
 }

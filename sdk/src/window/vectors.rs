@@ -8,8 +8,10 @@ use super::{
     CountEvictor, EventTimeSessionWindows, Evictor, SlidingEventTimeWindows, TimeEvictor, TimeWindow,
     TumblingEventTimeWindows, WindowElements,
     assigner::{AlignedWindows, sealed::Sealed},
+    input::WindowTime,
     sessions::Sessions,
 };
+use crate::{bindings::exports::engine::plugin::operator_chain::TimeDomain, state::StateBackend};
 
 /// Numbers that follow from a seed (SplitMix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -210,10 +212,13 @@ fn windows_are_late_from_their_clean_up_time_on() {
         assert_eq!((window.start, window.end), *bounds);
         assert_eq!(window.max_timestamp(), *max_timestamp);
         assert_eq!(window.cleanup_time(*lateness), *cleanup_time);
-        let is_late = *cleanup_time != i64::MAX && *cleanup_time <= *watermark;
-        assert_eq!(is_late, *window_late);
+        let timers = StateBackend::declaring().timers();
+        timers.set_watermark(*watermark);
+        let domain = TimeDomain::EventTime;
+        let time = WindowTime { domain, needs_timestamp: true, allowed_lateness: *lateness, timers };
+        assert_eq!(time.is_late(window), *window_late);
         if let Some(element_late) = element_late {
-            assert_eq!(timestamp.saturating_add(*lateness) <= *watermark, *element_late);
+            assert_eq!(time.is_record_late(*timestamp), *element_late);
         }
     }
 }

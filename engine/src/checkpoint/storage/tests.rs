@@ -102,7 +102,8 @@ fn the_layout_is_flinks_and_nothing_else_lies_about() {
 fn a_file_of_several_parts_is_streamed_and_read_as_it_was_written() {
     let directory = tempfile::tempdir().unwrap();
     for storage in [local(directory.path()), in_memory()] {
-        let piece: Vec<u8> = (0..1_000_003_u32).map(|number| number.to_le_bytes()[0] ^ number.to_le_bytes()[1]).collect();
+        let piece: Vec<u8> =
+            (0..1_000_003_u32).map(|number| number.to_le_bytes()[0] ^ number.to_le_bytes()[1]).collect();
         let file = storage.write("shared/large", &mut |out| (0..20).try_for_each(|_| out.write_all(&piece))).unwrap();
         assert_eq!(file.bytes, 20 * 1_000_003);
         assert_eq!(file.crc32, crc32fast::hash(&piece.repeat(20)));
@@ -198,7 +199,11 @@ fn metadata_of_others_and_of_other_versions_is_told_apart() {
         fs::write(&path, bytes).unwrap();
         storage.load_metadata(Some(1)).unwrap_err().to_string()
     };
-    assert!(load(b"\x49\x60\x67\x2d\0\0\0\x04").contains("not the metadata of a checkpoint or savepoint of this engine: it begins as those of Apache Flink"));
+    assert!(
+        load(b"\x49\x60\x67\x2d\0\0\0\x04").contains(
+            "not the metadata of a checkpoint or savepoint of this engine: it begins as those of Apache Flink"
+        )
+    );
     assert!(load(b"#!/bin/sh").ends_with("of this engine"));
     assert!(load(b"").contains("is damaged: it is cut off after 0 bytes"));
 

@@ -255,11 +255,7 @@ struct JournalCommitter {
 }
 
 impl SinkCommitter for JournalCommitter {
-    fn recover(
-        &mut self,
-        checkpoint_id: CheckpointId,
-        committables: Vec<Committable>,
-    ) -> Result<(), ConnectorError> {
+    fn recover(&mut self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
         self.journal.note(format!("recover {checkpoint_id}: {}", names(committables)));
         fail_if(&self.spec, "recover")
     }
@@ -348,9 +344,8 @@ impl CheckpointStore for FakeStore {
 
     fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, String> {
         let storage = self.0.lock().unwrap();
-        let is_it = |(known, other): &&(SnapshotLocation, CheckpointId)| {
-            known == location && id.is_none_or(|id| id == *other)
-        };
+        let is_it =
+            |(known, other): &&(SnapshotLocation, CheckpointId)| known == location && id.is_none_or(|id| id == *other);
         let key = storage.stored.keys().find(is_it).ok_or("there is no _metadata")?;
         storage.check(key.1)?;
         Ok(storage.stored[key].clone())

@@ -740,6 +740,7 @@ impl Opener<'_> {
             states: nodes.flat_map(state_descriptors).collect(),
             outputs: planned.outputs.iter().map(|output| output.exit.clone()).collect(),
             state_cache_bytes: self.setup.limits.state_cache_bytes as u64,
+            state_value_bytes_max: self.setup.limits.state_value_bytes_max as u64,
         };
         let plugin = self.setup.plugins.get(&digest).expect("the plugins of all segments were fetched");
         let opened = plugin.open(OpenSegment {

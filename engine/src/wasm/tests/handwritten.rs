@@ -26,7 +26,7 @@ const ZEROS: &str = "(i32.const 1024)";
 
 impl Handwritten {
     fn new() -> Self {
-        let open = "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i64) (result i32)";
+        let open = "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i64 i64) (result i32)";
         Self {
             memory_pages: 2,
             imports: "",

@@ -81,6 +81,7 @@ fn patient() -> SandboxLimits {
 fn context() -> SegmentContext {
     SegmentContext {
         state_cache_bytes: 1 << 20,
+        state_value_bytes_max: 16 << 20,
         job_name: "test".into(),
         task_name: "test (1/1)#0".into(),
         subtask_index: 0,

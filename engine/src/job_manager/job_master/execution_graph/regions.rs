@@ -66,68 +66,23 @@ impl Regions {
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
-
-    /// Flink's regions and restarted sets; see `tests-data/job_master/failover.json`.
-    #[derive(Deserialize)]
-    struct Vectors {
-        scenarios: Vec<Scenario>,
-    }
-
-    #[derive(Deserialize)]
-    struct Scenario {
-        name: String,
-        vertices: Vec<String>,
-        edges: Vec<Edge>,
-        regions: Vec<BTreeSet<String>>,
-        cases: Vec<Case>,
-    }
-
-    #[derive(Deserialize)]
-    struct Edge {
-        from: String,
-        to: String,
-        #[serde(rename = "type")]
-        kind: String,
-    }
-
-    #[derive(Deserialize)]
-    struct Case {
-        failed: String,
-        unavailable_inputs: Vec<(String, String)>,
-        in_created_state: BTreeSet<String>,
-        restarts: BTreeSet<String>,
-    }
+    use crate::graph::regions::vectors;
 
     #[test]
     fn regions_and_restarted_sets_equal_flinks() {
-        let text = include_str!("../../../../tests-data/job_master/failover.json");
-        let vectors: Vectors = serde_json::from_str(text).unwrap();
-        assert_eq!(vectors.scenarios.len(), 6);
-        for scenario in vectors.scenarios {
-            let number = |name: &str| scenario.vertices.iter().position(|vertex| vertex == name).unwrap();
+        for scenario in vectors::scenarios() {
             let name = |vertex: usize| scenario.vertices[vertex].clone();
-            let edges: Vec<_> = scenario
-                .edges
-                .iter()
-                .map(|edge| TopologyEdge {
-                    source: number(&edge.from),
-                    target: number(&edge.to),
-                    exchange: if edge.kind == "PIPELINED" { Exchange::Pipelined } else { Exchange::Blocking },
-                })
-                .collect();
-            let regions = Regions::new(scenario.vertices.len(), &edges);
+            let regions = Regions::new(scenario.vertices.len(), &scenario.edges());
             let actual: Vec<BTreeSet<_>> =
                 regions.vertices.iter().map(|region| region.iter().map(|vertex| name(*vertex)).collect()).collect();
             assert_eq!(actual, scenario.regions, "{}", scenario.name);
-            for case in scenario.cases {
+            for case in &scenario.cases {
                 let is_unavailable = |producer: usize, consumer: usize| {
                     case.unavailable_inputs.contains(&(name(producer), name(consumer)))
                 };
                 let actual: BTreeSet<_> = regions
-                    .to_restart([number(&case.failed)], is_unavailable)
+                    .to_restart([scenario.number(&case.failed)], is_unavailable)
                     .into_iter()
                     .flat_map(|region| regions.vertices[region].iter().map(|vertex| name(*vertex)))
                     .filter(|vertex| !case.in_created_state.contains(vertex))

@@ -823,6 +823,8 @@ pub struct Cluster {
     pub polls: Arc<std::sync::atomic::AtomicU64>,
     pub tasks: HashMap<ExecutionAttemptId, Box<dyn RunningTask>>,
     pub states: HashMap<ExecutionAttemptId, Vec<TaskState>>,
+    /// Tasks that ended while something else was awaited.
+    ended: Vec<TaskExecutionStateUpdate>,
     /// Splits still to be dealt; none: requests are not answered.
     pub splits: Option<VecDeque<Vec<u8>>>,
     /// By node; a source with an enumerator gets its splits.
@@ -865,6 +867,7 @@ impl Cluster {
             polls,
             tasks: HashMap::new(),
             states: HashMap::new(),
+            ended: Vec::new(),
             splits: Some(VecDeque::new()),
             enumerators: HashMap::new(),
         }
@@ -910,7 +913,12 @@ impl Cluster {
     pub fn until_split_request(&mut self) {
         loop {
             match self.events.recv_timeout(DEADLINE).expect("the source asks in time") {
-                TaskEvent::StateChanged(update) => self.states.entry(update.attempt).or_default().push(update.state),
+                TaskEvent::StateChanged(update) => {
+                    self.states.entry(update.attempt).or_default().push(update.state);
+                    if is_terminal(update.state) {
+                        self.ended.push(update);
+                    }
+                }
                 TaskEvent::RequestSplit(_) => return,
                 TaskEvent::ReportWatermark(_) => {}
                 TaskEvent::AcknowledgeCheckpoint(_)
@@ -943,7 +951,7 @@ impl Cluster {
     pub fn until_finished(&mut self) -> Vec<TaskExecutionStateUpdate> {
         let mut finished = Vec::new();
         while finished.len() < self.tasks.len() {
-            let update = self.until_update(|update| is_terminal(update.state));
+            let update = self.ended.pop().unwrap_or_else(|| self.until_update(|update| is_terminal(update.state)));
             assert_eq!(update.state, TaskState::Finished, "{:?}", update.cause);
             let states = &self.states[&update.attempt];
             assert_eq!(states[..], [TaskState::Initializing, TaskState::Running, TaskState::Finished]);

@@ -1,0 +1,118 @@
+//! `engine check`: whether a plugin can run, and whether it can go on from the state of an
+//! older version of it or of a savepoint. Nothing runs but `plan`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use super::{CliError, GlobalOptions, Outcome, Output, logging, settings, submit};
+use crate::{
+    base::{config::Configuration, ids::JobId, stream_element::SnapshotLocation},
+    checkpoint::{CheckpointStorage, Compatibility, ProgramSchema},
+    client::{
+        ClientError,
+        grants::Site,
+        program::{Program, read_plugin},
+    },
+    wasm::{PluginRuntime, PluginRuntimeConfig},
+};
+
+/// `engine check`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "engine check [OPTIONS] PLUGIN [PROGRAM ARGUMENTS]...",
+    after_help = "With --upgrade-from or --savepoint, says what of the state would carry over to the plugin, what would \
+        be lost, and what would not fit; exit code 1 if something would be lost or not fit.\n\n\
+        Examples:\n  \
+        engine check words.wasm\n  \
+        engine check words.wasm --input access.log --output counts\n  \
+        engine check --upgrade-from words-1.wasm words-2.wasm --input access.log --output counts\n  \
+        engine check --savepoint /savepoints/savepoint-1f9d3a-7c1d words-2.wasm --input access.log --output counts"
+)]
+pub(crate) struct CheckOptions {
+    #[command(flatten)]
+    program: submit::ProgramOptions,
+    /// The version whose state the plugin is to take over; planned with the same arguments.
+    #[arg(long, value_name = "PLUGIN", conflicts_with = "savepoint")]
+    upgrade_from: Option<PathBuf>,
+    /// The savepoint or checkpoint that the plugin is to go on from.
+    #[arg(long, value_name = "PATH")]
+    savepoint: Option<String>,
+    /// State of operators that the plugin does not have may be dropped.
+    #[arg(long)]
+    allow_non_restored_state: bool,
+    /// The plugin, a .wasm file; behind it, the arguments of its program.
+    #[arg(trailing_var_arg = true, required = true, value_name = "PLUGIN")]
+    plugin_and_args: Vec<String>,
+}
+
+pub(crate) fn run(check: &CheckOptions, global: &GlobalOptions) -> Outcome {
+    let configuration = settings::load(global, &check.program.settings())?;
+    logging::start(global, "warn", None)?;
+    let plugins =
+        PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
+    let Some(old) = check.old_schema(&configuration, &plugins)? else {
+        return check.run_alone(&configuration, &plugins, global.output);
+    };
+    let new = check.schema(&check.plugin_and_args, &configuration, &plugins)?;
+    let comparison = Compatibility::between(&old, &new);
+    match global.output {
+        Output::Text => super::print(comparison.to_string().trim_end())?,
+        Output::Json => super::print_json(&comparison)?,
+    }
+    if comparison.is_refused(check.allow_non_restored_state) { Err(CliError::Exit(1)) } else { Ok(()) }
+}
+
+impl CheckOptions {
+    /// Admission, and, if arguments were given, the program's plan.
+    fn run_alone(&self, configuration: &Configuration, plugins: &PluginRuntime, output: Output) -> Outcome {
+        let (plugin, args) = self.plugin_and_args.split_first().expect("the command line demands a plugin");
+        let content = read_plugin(&PathBuf::from(plugin), configuration)?;
+        let program = Program::load(plugins, content, plugin)?;
+        let operators = if args.is_empty() {
+            None
+        } else {
+            Some(self.schema(&self.plugin_and_args, configuration, plugins)?.operators.len())
+        };
+        match output {
+            Output::Text => super::print(&match operators {
+                Some(operators) => format!("{plugin} can run: {operators} operators"),
+                None => format!("{plugin} is a plugin; give the arguments of its program to have its plan checked"),
+            }),
+            Output::Json => super::print_json(&json!({
+                "plugin": plugin,
+                "sha256": program.listing.digest,
+                "operators": operators,
+            })),
+        }
+    }
+
+    fn old_schema(
+        &self,
+        configuration: &Configuration,
+        plugins: &PluginRuntime,
+    ) -> Result<Option<ProgramSchema>, CliError> {
+        if let Some(path) = &self.savepoint {
+            let storage = CheckpointStorage::open(SnapshotLocation(path.clone())).map_err(CliError::usage)?;
+            let metadata = storage.load_metadata(None).map_err(CliError::usage)?;
+            return Ok(Some(ProgramSchema::from(&metadata)));
+        }
+        let Some(old) = &self.upgrade_from else { return Ok(None) };
+        let mut old_and_args = self.plugin_and_args.clone();
+        old_and_args[0] = old.to_string_lossy().into_owned();
+        self.schema(&old_and_args, configuration, plugins).map(Some)
+    }
+
+    fn schema(
+        &self,
+        plugin_and_args: &[String],
+        configuration: &Configuration,
+        plugins: &PluginRuntime,
+    ) -> Result<ProgramSchema, CliError> {
+        // As for a JobManager elsewhere: the output of the version that runs is no obstacle.
+        let prepared =
+            submit::prepare(plugin_and_args, &self.program, configuration, plugins, Site::Elsewhere, JobId::random())?;
+        Ok(ProgramSchema::from(&prepared.planned.job_graph))
+    }
+}
