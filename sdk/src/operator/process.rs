@@ -1,10 +1,10 @@
-//! Functions with keyed state and timers, of one and of two inputs, and their contexts.
+//! Functions with state and timers, of one and of two inputs, and their contexts.
 
 use std::{marker::PhantomData, ops::Deref, rc::Rc};
 
 use engine_rows::row::{NO_TIMESTAMP, Rows};
 
-use super::{Element, Function, RuntimeContext, SideOutputs, TwoInputFunction};
+use super::{Context, Element, Function, RuntimeContext, SideOutputs, TwoInputFunction, stateless::OperatorTime};
 use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
     collector::Collector,

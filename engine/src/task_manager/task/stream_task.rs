@@ -236,7 +236,11 @@ impl StreamTask {
             let what = format!("could not restore checkpoint {checkpoint_id}: {}", super::failure::chain(&error));
             let recoverability = match error {
                 CheckpointStorageError::Io { .. } => Recoverability::Recoverable,
-                CheckpointStorageError::Damaged { .. } => Recoverability::Unrecoverable,
+                CheckpointStorageError::Missing { .. }
+                | CheckpointStorageError::Damaged { .. }
+                | CheckpointStorageError::Foreign { .. }
+                | CheckpointStorageError::Version { .. }
+                | CheckpointStorageError::Refused { .. } => Recoverability::Unrecoverable,
             };
             Stop::Failed(FailureCause { recoverability, ..self.culprit().failed(None, "restore-failed", &what) })
         };
