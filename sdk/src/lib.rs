@@ -144,14 +144,13 @@ pub mod prelude {
         Collector, Context, ContinuousEventTimeTrigger, CountEvictor, CountTrigger, DataStream, DiscardSink,
         EventTimeSessionWindows, EventTimeTrigger, Evictor, FileSink, FileSource, GlobalWindows, Keep, Key, KeyWriter,
         KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, KeyedStream,
-        ListState, MapState, NexmarkSource, OnTimerContext, OperatorListState, OutputTag, Pair, PrintSink, ProcessFunction,
-        ProcessWindowFunction,
-        ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger, ReadOrder, Record, ReducingState, Result,
-        RuntimeContext, SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink,
-        SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment,
-        TimeEvictor, TimeWindow, Trigger, TriggerContext, TriggerResult, TumblingEventTimeWindows,
-        TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy, WindowContext, WindowElements,
-        WindowStates,
+        ListState, MapState, NexmarkSource, OnTimerContext, OperatorListState, OutputTag, Pair, PrintSink,
+        ProcessFunction, ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
+        ReadOrder, Record, ReducingState, Result, RuntimeContext, SequenceSource, SlidingEventTimeWindows,
+        SlidingProcessingTimeWindows, SocketSink, SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States,
+        StdinSource, StreamExecutionEnvironment, TimeEvictor, TimeWindow, Trigger, TriggerContext, TriggerResult,
+        TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,
+        WindowContext, WindowElements, WindowStates,
     };
 }
 

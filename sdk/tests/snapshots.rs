@@ -254,7 +254,7 @@ fn operator_lists_are_dealt_and_union_lists_go_to_all() {
         harness.push::<Word>(&(0, word.to_owned())).unwrap();
     }
     let snapshot = harness.snapshot().unwrap();
-    let mut next = |subtask, parallelism| {
+    let next = |subtask, parallelism| {
         let mut harness = TestHarness::restore_subtask(numbered, &[], &snapshot, subtask, parallelism).unwrap();
         harness.push::<Word>(&(0, "x".to_owned())).unwrap();
         harness.records::<String>().unwrap().concat()

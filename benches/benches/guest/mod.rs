@@ -97,7 +97,8 @@ where
         nodes: nodes.clone(),
     };
     let replay = Replay { args, graph_digest: graph_digest(&graph) };
-    Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), SegmentRestore::default(), Rows(rows)).expect("it opens")
+    Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), SegmentRestore::default(), Rows(rows))
+        .expect("it opens")
 }
 
 fn described(node: &StreamNode, state: &StateDeclaration) -> StateDescriptor {

@@ -109,9 +109,10 @@ pub(crate) fn kept(instance: InstanceId, state: u32) -> Vec<(Vec<u8>, Vec<u8>, K
 pub(crate) fn kept_instance(instance: InstanceId) -> KeptInstance {
     INSTANCES.with_borrow(|instances| {
         let Some(instance) = instances.get(&instance) else { return KeptInstance::default() };
-        let states = instance.states.iter().map(|((state, (key, namespace)), kept)| {
-            (*state, key.clone(), namespace.clone(), kept.clone())
-        });
+        let states = instance
+            .states
+            .iter()
+            .map(|((state, (key, namespace)), kept)| (*state, key.clone(), namespace.clone(), kept.clone()));
         KeptInstance {
             states: states.collect(),
             timers: instance.timers.iter().cloned().collect(),

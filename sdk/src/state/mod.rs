@@ -60,8 +60,8 @@ pub use self::{
 pub(crate) use self::{
     declare::{FunctionStates, Scope},
     list::ListCache,
-    operator_list::OperatorStates,
     map::MapCache,
+    operator_list::OperatorStates,
     table::Slot,
     timers::{Timer, Timers},
     value::ValueCache,

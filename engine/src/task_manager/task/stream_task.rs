@@ -31,8 +31,8 @@ use crate::{
     },
     task_manager::{
         network::{
-            ChannelError, CheckpointBarrierHandler, FlushPolicy, GateError, InputGates, NetworkConfig,
-            ResultPartition, ResultPartitionSettings,
+            ChannelError, CheckpointBarrierHandler, FlushPolicy, GateError, InputGates, NetworkConfig, ResultPartition,
+            ResultPartitionSettings,
         },
         operator::{
             ChainPlan, ChainSetup, CheckpointSettings, Interrupted, OperatorChain, OperatorError, PlannedKind,
@@ -342,4 +342,3 @@ impl StreamTask {
         }
     }
 }
-

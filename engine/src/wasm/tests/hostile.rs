@@ -318,10 +318,12 @@ fn a_segment_goes_on_from_its_snapshot() {
         assert!(snapshot.lists.values().all(Vec::is_empty));
         let kept = key_groups(snapshot);
         assert!(!kept.is_empty());
-        let mut after = restored(&[], SegmentRestore { key_groups: kept.clone(), ..SegmentRestore::default() }).unwrap();
+        let mut after =
+            restored(&[], SegmentRestore { key_groups: kept.clone(), ..SegmentRestore::default() }).unwrap();
         let again = key_groups(after.snapshot(2, true).unwrap());
         let (was, is) = (before.state_usage(), after.state_usage());
-        let counts = |usage: &StateUsage| usage.key_groups.iter().map(|of| (of.key_group, of.entries)).collect::<Vec<_>>();
+        let counts =
+            |usage: &StateUsage| usage.key_groups.iter().map(|of| (of.key_group, of.entries)).collect::<Vec<_>>();
         assert_eq!(counts(&is), counts(&was), "{act}");
         assert_eq!(is.event_time_timers, was.event_time_timers);
         assert_eq!(is.processing_time_timers, was.processing_time_timers);
