@@ -1,15 +1,15 @@
 //! What does keyed state cost a record? A sum with an update for each row, by numbers
 //! and by short text, 1,024 rows a batch, beside the same job without state; with few
-//! hot keys and with many.
+//! hot keys and with many. And for how long does a snapshot hold the task up?
 
 mod cpu_time;
 mod guest;
 
-use std::hint::black_box;
+use std::{cell::RefCell, hint::black_box};
 
 use bytes::Bytes;
 use cpu_time::ThreadCpuTime;
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engine::base::stream_element::{BatchKind, RecordBatch};
 use engine_rows::{
     key_hash::key_hash,
@@ -70,9 +70,34 @@ fn keyed_operator(criterion: &mut Criterion<ThreadCpuTime>) {
     group.finish();
 }
 
+/// For how long does a snapshot hold a task up, when each of so many keys has changed since
+/// the last one? What is written beside the task is not in it.
+fn snapshot(criterion: &mut Criterion<ThreadCpuTime>) {
+    const KEYS: u64 = 100_000;
+    let mut group = criterion.benchmark_group("snapshot");
+    group.sample_size(20);
+    let batches = batches(KEYS, false);
+    let segment = guest::open_keyed("bench_chain", &["--sum", "number"], |count, rows| {
+        black_box((count, rows));
+    });
+    let segment = RefCell::new(segment);
+    let mut checkpoint_id = 0;
+    group.bench_function(BenchmarkId::new("changed keys", KEYS), |bencher| {
+        bencher.iter_batched(
+            || batches.iter().for_each(|batch| segment.borrow_mut().process_batch(0, batch).expect("a sound guest")),
+            |()| {
+                checkpoint_id += 1;
+                segment.borrow_mut().snapshot(checkpoint_id, true).expect("a sound guest")
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().with_measurement(ThreadCpuTime);
-    targets = keyed_operator
+    targets = keyed_operator, snapshot
 }
 criterion_main!(benches);

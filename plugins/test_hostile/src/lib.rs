@@ -262,15 +262,15 @@ impl OperatorChain for Hostile {
     }
 
     fn snapshot(_: u64) -> Status {
-        Status::Ok
+        misbehave("snapshot", 0)
     }
 
     fn notify_checkpoint_complete(_: u64) -> Status {
-        Status::Ok
+        misbehave("notify-checkpoint-complete", 0)
     }
 
     fn notify_checkpoint_aborted(_: u64) -> Status {
-        Status::Ok
+        misbehave("notify-checkpoint-aborted", 0)
     }
 
     fn end_input(_: u32) -> Status {
@@ -486,7 +486,14 @@ fn misbehave(at: &str, row: u32) -> Status {
         "operator-state" => {
             operator_state::get(0);
         }
-        "operator-state-put" => operator_state::put(0, &[]),
+        "operator-state-put" => operator_state::put(VALUE, &[]),
+        "operator-state-keep" => operator_state::put(NOT_BY_KEY, &[part(b"a"), part(b"")].concat()),
+        "operator-state-kept" => {
+            assert_eq!(operator_state::get(NOT_BY_KEY), [part(b"a"), part(b"")].concat());
+        }
+        "operator-state-cut" => operator_state::put(NOT_BY_KEY, &part(b"abc")[..6]),
+        "operator-state-long" => operator_state::put(NOT_BY_KEY, &part(&vec![0; 20 << 20])),
+        "operator-state-over-quota" => operator_state::put(NOT_BY_KEY, &part(&vec![0; 1 << 20]).repeat(9)),
         "time" => {
             timers::processing_time();
         }

@@ -81,7 +81,7 @@ fn run(
         }
     }
     harness.finish().unwrap();
-    harness.snapshot().unwrap();
+    drop(harness.snapshot().unwrap());
     let mut joined = harness.records_with_timestamps::<Joined>().unwrap();
     joined.sort_unstable();
     (joined, harness.metric("numLateRecordsDropped"))

@@ -1,4 +1,4 @@
-//! Functions with keyed state and timers, of one and of two inputs, and their contexts.
+//! Functions with state and timers, of one and of two inputs, and their contexts.
 
 use std::{marker::PhantomData, ops::Deref, rc::Rc};
 

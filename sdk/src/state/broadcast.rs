@@ -30,7 +30,7 @@ impl<V: Owned> OperatorState for Pairs<V> {
         let Some(state) = self.state.as_ref().filter(|_| self.is_changed.take()) else { return };
         let mut bytes = Vec::new();
         for (key, value) in &*self.values.borrow() {
-            // An element is u32 length and bytes of the key, and the bytes of the value.
+            // An element of a broadcast state: u32 length and bytes of the key, and the bytes of the value.
             write_counted_with(&mut bytes, |out| {
                 write_counted(key, out);
                 V::encode(value, out);

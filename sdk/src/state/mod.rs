@@ -127,6 +127,7 @@ struct Shared {
 
 impl StateBackend {
     /// For the first node of a segment.
+    #[cfg(test)]
     pub(crate) fn new(context: &OperatorContext, runtime: RuntimeContext, node: &StreamNode) -> Self {
         Self::of_node(context, runtime, node, 0, OperatorStates::default())
     }

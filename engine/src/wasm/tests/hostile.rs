@@ -1,11 +1,11 @@
 //! Attacks by a plugin that a compiler made.
 
-use std::{sync::OnceLock, time::Instant};
+use std::{collections::BTreeMap, sync::OnceLock, time::Instant};
 
 use super::*;
 use crate::{
     state::{StateUsage, TimeDomain},
-    wasm::{EntryPoint, GuestFailure, MetricValue, SourceStatus},
+    wasm::{EntryPoint, GuestFailure, MetricValue, RestoredKeyGroup, SegmentSnapshot, SourceStatus},
 };
 
 fn plugin() -> &'static Arc<CompiledPlugin> {
@@ -249,6 +249,108 @@ fn nothing_is_emitted_where_it_is_forbidden() {
 fn operator_states_are_those_that_were_declared_and_put_only_by_snapshots() {
     check("operator-state", GuestFailure::IllegalState, "state 0 of the segment is not an operator state");
     check("operator-state-put", GuestFailure::IllegalState, "operator-state.put may not be called in process-batch");
+}
+
+fn call_snapshot(act: &str, limits: &SandboxLimits) -> GuestError {
+    let mut segment = open(plugin(), &["snapshot", act], limits, CancelFlag::default()).unwrap();
+    segment.snapshot(1, true).map(|_| ()).unwrap_err()
+}
+
+#[test]
+fn snapshots_have_limits_and_may_not_emit() {
+    let mut limits = patient();
+    limits.memory_bytes_max = 512 << 20;
+    limits.state_bytes_max = 8 << 20;
+    for (act, failure, part) in [
+        ("operator-state-put", GuestFailure::IllegalState, "state 0 of the segment is not an operator state"),
+        ("operator-state-cut", GuestFailure::BadBatch, "element 0 of an operator state is longer than the list"),
+        ("operator-state-long", GuestFailure::StateValueLimit, "(state.value.bytes-max)"),
+        ("operator-state-over-quota", GuestFailure::StateLimit, "(state.bytes-max)"),
+        ("no-output", GuestFailure::IllegalState, "nothing may be emitted in snapshot"),
+        ("index", GuestFailure::Panic, "index out of bounds"),
+    ] {
+        let error = call_snapshot(act, &limits);
+        assert_eq!((error.failure, error.entry_point), (failure, EntryPoint::Snapshot), "{error}");
+        assert!(error.message.contains(part), "{error}");
+    }
+    let quick = SandboxLimits { call_cpu_time: Duration::from_millis(50), ..patient() };
+    assert_eq!(call_snapshot("loop", &quick).failure, GuestFailure::CpuTime);
+    for at in ["notify-checkpoint-complete", "notify-checkpoint-aborted"] {
+        let mut segment = open(plugin(), &[at, "no-output"], &patient(), CancelFlag::default()).unwrap();
+        let told = match at {
+            "notify-checkpoint-complete" => segment.notify_checkpoint_complete(1),
+            _ => segment.notify_checkpoint_aborted(1),
+        };
+        let error = told.unwrap_err();
+        assert!(error.message.contains(&format!("nothing may be emitted in {at}")), "{error}");
+    }
+}
+
+/// Opens a segment that goes on from key groups and operator states.
+fn restored(words: &[&str], restore: SegmentRestore) -> Result<Segment<Recorder>, GuestError> {
+    let graph_digest = graph_digest(&plugin().plan(&[], &patient()).unwrap());
+    let replay = Replay { args: args(words), graph_digest };
+    let context = SegmentContext { restored: true, ..context() };
+    Segment::open(plugin(), &replay, &context, patient(), CancelFlag::default(), restore, Recorder::default())
+}
+
+/// The key groups of a snapshot, as they are restored.
+fn key_groups(snapshot: SegmentSnapshot) -> Vec<RestoredKeyGroup> {
+    let mut bytes = Vec::new();
+    let sections = snapshot.keyed.unwrap().write(&mut bytes).unwrap();
+    let states: Arc<[Option<usize>]> = (0..5).map(Some).collect();
+    let mut offset = 0;
+    let section = |(key_group, length): (u32, u64)| {
+        let end = offset + usize::try_from(length).unwrap();
+        let content = bytes::Bytes::copy_from_slice(&bytes[offset..end]);
+        offset = end;
+        RestoredKeyGroup { key_group, content, states: Arc::clone(&states) }
+    };
+    sections.into_iter().map(section).collect()
+}
+
+#[test]
+fn a_segment_goes_on_from_its_snapshot() {
+    for act in ["state", "timers"] {
+        let mut before = open(plugin(), &["process-batch", act], &patient(), CancelFlag::default()).unwrap();
+        before.process_batch(0, &batch(8)).unwrap();
+        let snapshot = before.snapshot(1, true).unwrap();
+        assert!(snapshot.lists.values().all(Vec::is_empty));
+        let kept = key_groups(snapshot);
+        assert!(!kept.is_empty());
+        let mut after =
+            restored(&[], SegmentRestore { key_groups: kept.clone(), ..SegmentRestore::default() }).unwrap();
+        let again = key_groups(after.snapshot(2, true).unwrap());
+        let (was, is) = (before.state_usage(), after.state_usage());
+        let counts =
+            |usage: &StateUsage| usage.key_groups.iter().map(|of| (of.key_group, of.entries)).collect::<Vec<_>>();
+        assert_eq!(counts(&is), counts(&was), "{act}");
+        assert_eq!(is.event_time_timers, was.event_time_timers);
+        assert_eq!(is.processing_time_timers, was.processing_time_timers);
+        let bytes = |of: &[RestoredKeyGroup]| of.iter().map(|of| (of.key_group, of.content.len())).collect::<Vec<_>>();
+        assert_eq!(bytes(&again), bytes(&kept), "{act}");
+
+        let mut damaged = kept;
+        let cut = damaged[0].content.len() - 1;
+        damaged[0].content.truncate(cut);
+        let restore = SegmentRestore { key_groups: damaged, ..SegmentRestore::default() };
+        let error = restored(&[], restore).map(|_| ()).unwrap_err();
+        assert_eq!((error.failure, error.entry_point), (GuestFailure::RestoreFailed, EntryPoint::Open), "{error}");
+    }
+}
+
+#[test]
+fn operator_states_are_kept_and_handed_out() {
+    let mut segment = open(plugin(), &["snapshot", "operator-state-keep"], &patient(), CancelFlag::default()).unwrap();
+    let lists = segment.snapshot(1, false).unwrap().lists;
+    assert_eq!(lists, BTreeMap::from([(4, vec![b"a".to_vec(), Vec::new()])]));
+    for at in ["open", "process-batch", "snapshot"] {
+        let restore = SegmentRestore { lists: lists.clone(), ..SegmentRestore::default() };
+        let mut segment = restored(&[at, "operator-state-kept"], restore).unwrap();
+        segment.process_batch(0, &batch(8)).unwrap();
+        // What is not put again stays.
+        assert_eq!(segment.snapshot(2, false).unwrap().lists, lists, "{at}");
+    }
 }
 
 #[test]

@@ -54,13 +54,14 @@ struct Coordinator<'a> {
     finished: BTreeSet<ExecutionAttemptId>,
     declined: Vec<DeclineCheckpoint>,
     kind: SnapshotKind,
+    location: String,
 }
 
-fn options(kind: SnapshotKind) -> CheckpointOptions {
+fn options(kind: SnapshotKind, location: &str) -> CheckpointOptions {
     CheckpointOptions {
         kind,
         mode: CheckpointingMode::ExactlyOnce,
-        location: SnapshotLocation("nowhere".to_owned()),
+        location: SnapshotLocation(location.to_owned()),
         is_full: false,
     }
 }
@@ -78,6 +79,7 @@ impl<'a> Coordinator<'a> {
             finished: BTreeSet::new(),
             declined: Vec::new(),
             kind: SnapshotKind::Checkpoint,
+            location: "nowhere".to_owned(),
         }
     }
 
@@ -105,12 +107,8 @@ impl<'a> Coordinator<'a> {
             let mut producers = producers.map(|channel| channel.partition.producer);
             if producers.all(|producer| self.finished.contains(&producer)) {
                 let attempt = deployment.attempt;
-                let trigger = TriggerCheckpoint {
-                    attempt,
-                    checkpoint_id: id,
-                    triggered: Timestamp(0),
-                    options: options(self.kind),
-                };
+                let options = options(self.kind, &self.location);
+                let trigger = TriggerCheckpoint { attempt, checkpoint_id: id, triggered: Timestamp(0), options };
                 self.cluster.tasks[&attempt].trigger_checkpoint(trigger);
             }
         }
@@ -214,7 +212,7 @@ impl<'a> Coordinator<'a> {
         for deployment in &self.job.deployments {
             let mut deployment = deployment.clone();
             if let (Some(from), Some(splits)) = (&from, &mut splits) {
-                deployment.restore = Some(restore(self.job, from, &deployment, splits));
+                deployment.restore = Some(restore(self.job, from, &deployment, splits, &self.location));
             }
             self.cluster.start(self.job, &deployment);
         }
@@ -231,6 +229,7 @@ fn restore(
     from: &Completed,
     deployment: &TaskDeployment,
     splits: &mut VecDeque<Vec<u8>>,
+    location: &str,
 ) -> TaskRestore {
     let vertex = job.info.vertices.iter().find(|vertex| vertex.id == deployment.vertex).unwrap();
     let is_finished =
@@ -242,7 +241,7 @@ fn restore(
         splits.extend(std::mem::take(&mut state.splits).into_iter().map(|split| split.0));
         operators.insert(*node, vec![state]);
     }
-    TaskRestore { checkpoint_id: from.id, location: SnapshotLocation("nowhere".to_owned()), operators, is_finished }
+    TaskRestore { checkpoint_id: from.id, location: SnapshotLocation(location.to_owned()), operators, is_finished }
 }
 
 /// Two sources, the second of which brings eight rows for one, and an operator that counts the rows of both.
@@ -470,7 +469,7 @@ fn row(payload: &[u8]) -> StreamElement {
 }
 
 fn barrier(checkpoint_id: CheckpointId) -> StreamElement {
-    let options = options(SnapshotKind::Checkpoint);
+    let options = options(SnapshotKind::Checkpoint, "nowhere");
     StreamElement::CheckpointBarrier(CheckpointBarrier { checkpoint_id, triggered: Timestamp(0), options })
 }
 
@@ -599,4 +598,118 @@ fn what_a_savepoint_completed_is_committed_by_the_next_checkpoint() {
     coordinator.cluster.answer_split(attempt, 1, SplitAssignment::NoMoreSplits);
     coordinator.finish();
     assert!(of_savepoint.keys().all(|committable| coordinator.committed.contains_key(committable)));
+}
+
+/// A job whose operator keeps a timer for each row that came, and passes rows on.
+fn timers_job(settings: &[(&str, &str)]) -> TestJob {
+    let nodes = [source(1, 1, "numbers"), guest(2, 1), sink(3, 1)];
+    TestJob::new(&nodes, &[edge(1, 2, Partitioner::Hash), edge(2, 3, Partitioner::Rebalance)], settings)
+}
+
+#[test]
+fn keyed_state_is_written_to_files_and_read_again_in_full_or_by_what_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let location = directory.path().canonicalize().unwrap().to_str().unwrap().to_owned();
+    for is_incremental in ["false", "true"] {
+        let settings = [
+            ("execution.checkpointing.interval", "1 h"),
+            ("execution.checkpointing.incremental", is_incremental),
+            ("execution.checkpointing.data-inline-threshold", "0 kb"),
+        ];
+        let job = timers_job(&settings);
+        let registers: Registers = Arc::new(|cause| match cause {
+            Cause::Row(row) => vec![(TimeDomain::EventTime, i64::from(row[0]))],
+            Cause::Timer(_) => Vec::new(),
+        });
+        let mut coordinator = Coordinator::new(&job, identity(), 1);
+        coordinator.location.clone_from(&location);
+        coordinator.cluster = Cluster::with_timers(&job, identity(), Arc::clone(&registers));
+        coordinator.cluster.splits = None;
+        coordinator.start(None);
+        coordinator.cluster.until_split_request();
+        coordinator.cluster.splits = Some(VecDeque::new());
+        let source = job.deployments[0].attempt;
+        let mut parts = Vec::new();
+        for numbers in [vec![1, 2, 3], vec![4], vec![5]] {
+            let split = SplitAssignment::Split(SourceSplit(numbers));
+            coordinator.cluster.answer_split(source, 1, split);
+            coordinator.cluster.until_split_request();
+            coordinator.trigger();
+            while coordinator.pending.is_some() {
+                coordinator.step();
+            }
+            let last = coordinator.last.as_ref().unwrap();
+            let task = &last.tasks[&(job.deployments[1].vertex, 0)];
+            let keyed = task.operators[&2].keyed.as_ref().unwrap();
+            assert_eq!(keyed.key_groups, (0, 127));
+            parts.push(keyed.parts.iter().map(|part| part.checkpoint_id).collect::<Vec<_>>());
+        }
+        let expected: &[Vec<u64>] = match is_incremental {
+            "true" => &[vec![1], vec![1, 2], vec![1, 2, 3]],
+            _ => &[vec![1], vec![2], vec![3]],
+        };
+        // A log is written only where it is shorter than the state itself.
+        assert!(parts == expected || is_incremental == "true" && parts[0] == [1], "{parts:?}");
+        let (last, _) = coordinator.cancel();
+
+        let mut again = Coordinator::new(&job, identity(), 10);
+        again.location.clone_from(&location);
+        again.cluster = Cluster::with_timers(&job, identity(), registers);
+        again.start(last);
+        again.finish();
+        let calls = again.cluster.calls.lock().unwrap()[&(2, 0)].clone();
+        assert!(calls.contains(&Call::FireTimers(TimeDomain::EventTime, Timestamp::MAX, 5)), "{calls:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_fails_the_task_that_needs_it() {
+    let job = timers_job(WITH_CHECKPOINTS);
+    let mut cluster = Cluster::new(&job, identity());
+    let file = crate::checkpoint::StateFile { path: "shared/gone".to_owned(), bytes: 3, crc32: 0 };
+    let part = crate::checkpoint::KeyedStatePart {
+        checkpoint_id: 7,
+        data: crate::checkpoint::StateData::File(file),
+        sections: Vec::new(),
+    };
+    let keyed = crate::checkpoint::KeyedStateHandle {
+        key_groups: (0, 127),
+        key_type: "bytes".to_owned(),
+        states: Vec::new(),
+        parts: vec![part],
+    };
+    let state = OperatorSubtaskState { keyed: Some(keyed), ..OperatorSubtaskState::default() };
+    let directory = tempfile::tempdir().unwrap();
+    let mut deployment = job.deployments[1].clone();
+    deployment.restore = Some(TaskRestore {
+        checkpoint_id: 7,
+        location: SnapshotLocation(directory.path().canonicalize().unwrap().to_str().unwrap().to_owned()),
+        operators: BTreeMap::from([(2, vec![state])]),
+        is_finished: false,
+    });
+    cluster.start(&job, &deployment);
+    let update = cluster.until_update(|update| is_terminal(update.state));
+    let cause = update.cause.unwrap();
+    assert_eq!(cause.code, "restore-failed", "{}", cause.message);
+    assert!(cause.message.contains("could not restore checkpoint 7: "), "{}", cause.message);
+    assert!(cause.message.contains("shared/gone"), "{}", cause.message);
+}
+
+#[test]
+fn an_operator_goes_on_at_the_watermark_that_it_had() {
+    let job = timers_job(WITH_CHECKPOINTS);
+    let mut cluster = Cluster::new(&job, identity());
+    let state = |watermark| OperatorSubtaskState { watermark, ..OperatorSubtaskState::default() };
+    let mut deployment = job.deployments[1].clone();
+    deployment.restore = Some(TaskRestore {
+        checkpoint_id: 7,
+        location: SnapshotLocation("nowhere".to_owned()),
+        operators: BTreeMap::from([(2, vec![state(Some(30)), state(Some(20))])]),
+        is_finished: false,
+    });
+    cluster.start(&job, &deployment);
+    cluster.until(|cluster| cluster.calls.lock().unwrap().get(&(2, 0)).is_some_and(|calls| calls.len() == 2));
+    let calls = cluster.calls.lock().unwrap()[&(2, 0)].clone();
+    assert_eq!(calls, [Call::Open, Call::Watermark(Timestamp(20))]);
+    cluster.cancel(deployment.attempt);
 }

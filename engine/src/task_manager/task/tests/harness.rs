@@ -422,7 +422,7 @@ struct TestSegment {
 impl Plugin for TestPlugin {
     fn open(&self, request: OpenSegment<'_>) -> Result<Box<dyn GuestSegment>, GuestError> {
         let SegmentContext { subtask_index, parallelism, max_parallelism, .. } = *request.context;
-        let state = KeyedState::new(KeyedStateContext {
+        let mut state = KeyedState::new(KeyedStateContext {
             operator: request.context.operator.clone(),
             is_keyed: true,
             states: Vec::new(),
@@ -434,6 +434,13 @@ impl Plugin for TestPlugin {
             timers_max: 100_000,
             result_bytes_max: 0,
         });
+        for restored in &request.restore.key_groups {
+            state.restore(restored.key_group, &restored.content, &restored.states).unwrap();
+        }
+        if request.restore.is_incremental {
+            state.track_changes();
+            state.build_upon(&request.restore.part_bytes);
+        }
         let segment = TestSegment {
             plugin: self.clone(),
             state,
@@ -629,18 +636,20 @@ impl GuestSegment for TestSegment {
         Ok(())
     }
 
-    fn snapshot(&mut self, checkpoint_id: CheckpointId, _: bool) -> Result<SegmentSnapshot, GuestError> {
+    fn snapshot(&mut self, checkpoint_id: CheckpointId, is_full: bool) -> Result<SegmentSnapshot, GuestError> {
         self.note(Call::Snapshot(checkpoint_id));
         let mut lists = BTreeMap::new();
         if let Some(counts) = &self.counts {
             let elements = counts.iter().map(|(row, count)| [&count.to_le_bytes()[..], row].concat());
             lists.insert(0, elements.collect());
         }
-        Ok(SegmentSnapshot { keyed: None, keyed_bytes: 0, lists })
+        let keyed = self.context.is_keyed.then(|| self.state.snapshot(checkpoint_id, is_full));
+        Ok(SegmentSnapshot { keyed, keyed_bytes: self.state.bytes(), lists })
     }
 
     fn notify_checkpoint_complete(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError> {
         self.note(Call::Complete(checkpoint_id));
+        self.state.checkpoint_completed(checkpoint_id);
         Ok(())
     }
 
