@@ -5,14 +5,16 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
 
-use super::{CheckpointMetadata, OperatorState};
+use super::{
+    CheckpointMetadata, OperatorState,
+    evolution::{Evolution, evolution},
+};
 use crate::{
     base::ids::OperatorId,
     graph::{
         job_graph::{ChainedOperator, JobGraph},
-        stream_graph::{Operator, StateDeclaration},
+        stream_graph::{Operator, StateDeclaration, StateKind},
     },
-    state::Evolution,
 };
 
 /// An operator, as far as its state goes.
@@ -258,38 +260,29 @@ impl Compatibility {
     }
 }
 
-/// What changes in a state that is carried over, or why it cannot be.
-///
-/// # Errors
-/// Returns why not, with both types.
-pub fn compare_states(old: &StateDeclaration, new: &StateDeclaration) -> Result<Vec<String>, String> {
-    if old.kind != new.kind {
-        return Err(format!("it was a {:?} state and is a {:?} state: give it another name", old.kind, new.kind));
-    }
-    if old.map_key_type != new.map_key_type {
-        let shown = |kind: &Option<String>| kind.clone().unwrap_or_default();
-        let (old, new) = (shown(&old.map_key_type), shown(&new.map_key_type));
-        return Err(format!("the keys of the map were {old} and are {new}: give it another name"));
-    }
-    if old.time_to_live.is_some() != new.time_to_live.is_some() {
-        let shown = |ttl: Option<u64>| if ttl.is_some() { "has a time-to-live" } else { "has none" };
-        return Err(format!(
-            "it was kept otherwise: before it {}, now it {}: give it another name",
-            shown(old.time_to_live),
-            shown(new.time_to_live)
-        ));
-    }
-    let evolution = Evolution::between(&old.value_type, &new.value_type).map_err(|problem| {
-        format!(
-            "{problem}; it was written as {}, and would be read as {}: give it another name, or keep the type",
-            old.value_type, new.value_type
-        )
-    })?;
-    let mut changes = evolution.changes().to_vec();
+/// What changes in a state that is carried over, or why it cannot be, with both types.
+fn compare_states(old: &StateDeclaration, new: &StateDeclaration) -> Result<Vec<String>, String> {
+    let (old_type, new_type) = (&old.value_type, &new.value_type);
+    let mut changes = match evolution(old, new) {
+        Evolution::Same => Vec::new(),
+        Evolution::Converted(_) => vec![format!("its values become {new_type}, they were {old_type}")],
+        Evolution::Incompatible(reason) => {
+            return Err(format!(
+                "{reason}; it was written as {} of {old_type}, and would be read as {} of {new_type}: give it another \
+                 name, or keep the type",
+                kind(old.kind),
+                kind(new.kind)
+            ));
+        }
+    };
     if old.time_to_live != new.time_to_live {
         changes.push("the time-to-live changes, for entries written from now on".to_owned());
     }
     Ok(changes)
+}
+
+fn kind(kind: StateKind) -> String {
+    format!("{kind:?}").to_lowercase()
 }
 
 impl fmt::Display for Compatibility {
@@ -334,7 +327,6 @@ impl fmt::Display for Compatibility {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::stream_graph::StateKind;
 
     fn state(name: &str, value_type: &str) -> StateDeclaration {
         StateDeclaration {
@@ -379,14 +371,14 @@ mod tests {
         assert_eq!(
             comparison.to_string(),
             "Fails:\n  \
-             \"Count\" (uid count), state \"count\": u64 cannot become u32; it was written as u64, and would be read as \
-             u32: give it another name, or keep the type\n\n\
+             \"Count\" (uid count), state \"count\": u64 cannot be read as u32; it was written as value of u64, and would be \
+             read as value of u32: give it another name, or keep the type\n\n\
              Is lost:\n  \
              \"Count\" (uid count), state \"seen\": the operator does not declare it any more\n  \
              \"Gone\" (uid gone): the new program has no such operator: give the one that takes its place the same uid \
              (if the old one had none, its id as uid_hash), or drop its state with --allow-non-restored-state\n\n\
              Carries over:\n  \
-             \"Count\" (uid count), state \"last\": the value may be absent from now on\n\n\
+             \"Count\" (uid count), state \"last\": its values become option<string>, they were string\n\n\
              Begins empty:\n  \
              \"Count\" (uid count), state \"first\"\n  \
              \"Fresh\" (uid fresh)\n"
@@ -421,8 +413,8 @@ mod tests {
             assert!(text.contains(expected), "{text}");
         };
         fails(&|new| new.key_type = Some("u64".to_owned()), "its key was string and is u64: keys cannot change");
-        fails(&|new| new.states[0].kind = StateKind::List, "it was a Value state and is a List state");
-        fails(&|new| new.states[0].time_to_live = Some(5), "before it has none, now it has a time-to-live");
+        fails(&|new| new.states[0].kind = StateKind::List, "it was written as value of u8, and would be read as list of u8");
+        fails(&|new| new.states[0].time_to_live = Some(5), "a time-to-live can be neither added nor removed");
         fails(&|new| new.source = Some("nexmark".to_owned()), "its positions are those of a source \"file\"");
         fails(
             &|new| (new.max_parallelism, new.max_parallelism_configured) = (64, true),

@@ -7,13 +7,20 @@
 
 mod assignment;
 mod compatibility;
+mod evolution;
+mod metadata_format;
 mod storage;
+mod shared_state_registry;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
 pub use self::{
     assignment::{AssignmentError, JobRestore, assign_state},
-    compatibility::{Compatibility, Fate, OperatorSchema, ProgramSchema, StateFate, compare_states},
+    compatibility::{Compatibility, Fate, OperatorSchema, ProgramSchema, StateFate},
+    evolution::{Evolution, StateConversion, conversions, convert_section, evolution},
+    shared_state_registry::SharedStateRegistry,
     storage::{CheckpointStorage, CheckpointStorageError},
 };
 

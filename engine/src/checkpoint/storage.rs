@@ -1,17 +1,43 @@
 //! The store of checkpoints: files with checksums, metadata that is written last.
+//!
+//! Everything goes through `object_store`. In a local directory each file is written
+//! under another name, flushed, renamed, and its directory flushed, before it counts.
+//! "Checkpoint format" in `ARCHITECTURE.md` describes directories and metadata.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    io::{self, Write},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use bytes::Bytes;
+use object_store::{
+    Error as StoreError, MultipartUpload, ObjectStore, ObjectStoreExt as _, PutPayload, local::LocalFileSystem,
+    path::Path,
+};
+use tokio::runtime::{Builder, Runtime};
 
-use super::{CheckpointMetadata, StateFile};
+use super::{
+    CheckpointMetadata, StateFile,
+    metadata_format::{self, FormatError},
+};
 use crate::base::stream_element::{CheckpointId, SnapshotLocation};
+
+/// Name of the file that makes a directory a checkpoint or savepoint.
+const METADATA: &str = "_metadata";
+/// Begin of the name of a checkpoint's directory; its number follows.
+const CHECKPOINT: &str = "chk-";
+const FILE_SCHEME: &str = "file://";
+/// Bytes that are written or read at a time. Those of a file that is not larger are gathered.
+const PART_BYTES: usize = 8 << 20;
 
 /// A checkpoint cannot be stored, read or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointStorageError {
     /// The store refused something.
-    #[error("could not {action} {path}")]
+    #[error("could not {action} {path}{}", advice(source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -19,6 +45,12 @@ pub enum CheckpointStorageError {
         path: String,
         /// Why not.
         source: io::Error,
+    },
+    /// A file is not there.
+    #[error("{path} is missing")]
+    Missing {
+        /// Location and path.
+        path: String,
     },
     /// A file is not what was written.
     #[error("{path} is damaged: {problem}")]
@@ -28,47 +60,180 @@ pub enum CheckpointStorageError {
         /// Length, checksum or layout.
         problem: String,
     },
+    /// Metadata of something else.
+    #[error("{path} is not the metadata of a checkpoint or savepoint of this engine{hint}")]
+    Foreign {
+        /// Location and path.
+        path: String,
+        /// Whose it may be.
+        hint: &'static str,
+    },
+    /// Metadata of another version.
+    #[error("{path} has format version {version}, this engine reads version {known}: use the engine that wrote it")]
+    Version {
+        /// Location and path.
+        path: String,
+        /// Its version.
+        version: u32,
+        /// The version that is known.
+        known: u32,
+    },
+    /// A location or a path that is not used.
+    #[error("{path} cannot be used: {problem}")]
+    Refused {
+        /// As given.
+        path: String,
+        /// Why not, and what would be right.
+        problem: String,
+    },
+}
+
+/// What to do about an error of the store.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            ": make room, or choose another directory (execution.checkpointing.dir)"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotADirectory => {
+            ": it must be possible to write there, or choose another directory (execution.checkpointing.dir)"
+        }
+        _ => "",
+    }
 }
 
 /// The directory of a job's checkpoints, or of one savepoint. All methods wait for the
-/// store: they belong on threads that may wait.
-#[derive(Clone, Debug)]
+/// store: they belong on threads that may wait, and not into a future.
+#[derive(Clone)]
 pub struct CheckpointStorage {
     location: SnapshotLocation,
+    store: Arc<dyn ObjectStore>,
+    /// Where the location is in the store.
+    prefix: Path,
+    /// The location, if it is a local directory.
+    directory: Option<PathBuf>,
+}
+
+impl fmt::Debug for CheckpointStorage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "CheckpointStorage({})", self.location)
+    }
 }
 
 impl CheckpointStorage {
-    /// Opens a directory, which need not exist.
+    /// Opens a directory, which need not exist: a path, or a URL `file://`.
     ///
     /// # Errors
     /// Returns an error if the location is not one that can be used.
     pub fn open(location: SnapshotLocation) -> Result<Self, CheckpointStorageError> {
-        Ok(Self { location })
+        let refused = |problem: String| CheckpointStorageError::Refused { path: location.0.clone(), problem };
+        let directory = if let Some(path) = location.0.strip_prefix(FILE_SCHEME) {
+            if !path.starts_with('/') {
+                return Err(refused("a URL of a directory begins with file:/// and has no host".to_owned()));
+            }
+            let path = Path::from_url_path(path).map_err(|error| refused(error.to_string()))?;
+            PathBuf::from(format!("/{path}"))
+        } else if let Some((scheme, _)) = location.0.split_once("://") {
+            return Err(refused(format!("stores of kind {scheme:?} are not known: name a path or a URL file:///…")));
+        } else if location.0.is_empty() {
+            return Err(refused("it is empty: name a path or a URL file:///…".to_owned()));
+        } else {
+            std::path::absolute(&location.0).map_err(|error| refused(error.to_string()))?
+        };
+        // Without "..", which the store does not know.
+        let directory = crate::connector::canonical_destination(&directory)
+            .map_err(|source| CheckpointStorageError::Io { action: "open", path: location.0.clone(), source })?;
+        let prefix = Path::from_absolute_path(&directory).map_err(|error| refused(error.to_string()))?;
+        let location = SnapshotLocation(directory.to_string_lossy().into_owned());
+        let store = Arc::new(LocalFileSystem::new().with_fsync(true));
+        Ok(Self { location, store, prefix, directory: Some(directory) })
     }
 
-    /// Where it is.
+    /// Where it is: absolute, so that every process finds it.
     pub fn location(&self) -> &SnapshotLocation {
         &self.location
     }
 
-    /// Writes a file of state. When this returns, it survives a crash.
+    /// The name of a file for messages.
+    fn shown(&self, path: &str) -> String {
+        format!("{}/{path}", self.location)
+    }
+
+    /// The file below the location.
+    fn path(&self, path: &str) -> Result<Path, CheckpointStorageError> {
+        let problem = path_problem(path);
+        let parsed = Path::parse(path).ok().filter(|_| problem.is_none());
+        let Some(parsed) = parsed else {
+            let problem = problem.unwrap_or("it is not a path of the store").to_owned();
+            return Err(CheckpointStorageError::Refused { path: self.shown(path), problem });
+        };
+        Ok(self.prefix.parts().chain(parsed.parts()).collect())
+    }
+
+    fn error(&self, action: &'static str, path: &str, error: &StoreError) -> CheckpointStorageError {
+        let path = self.shown(path);
+        match error {
+            StoreError::NotFound { .. } => CheckpointStorageError::Missing { path },
+            error => CheckpointStorageError::Io { action, path, source: cause(error) },
+        }
+    }
+
+    /// Writes a file of state, a part at a time. When this returns, it survives a crash.
     ///
     /// # Errors
     /// Returns an error if the store or `content` fails; the file is not there then.
     pub fn write(
         &self,
-        _path: &str,
-        _content: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+        path: &str,
+        content: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
     ) -> Result<StateFile, CheckpointStorageError> {
-        todo!("state helper")
+        let mut upload = Upload {
+            runtime: self.runtime(path)?,
+            store: &*self.store,
+            path: self.path(path)?,
+            buffer: Vec::new(),
+            parts: None,
+            bytes: 0,
+            checksum: crc32fast::Hasher::new(),
+        };
+        match content(&mut upload).and_then(|()| upload.complete()) {
+            Ok(()) => {
+                let (bytes, checksum) = (upload.bytes, upload.checksum);
+                Ok(StateFile { path: path.to_owned(), bytes, crc32: checksum.finalize() })
+            }
+            Err(source) => {
+                upload.abort();
+                Err(CheckpointStorageError::Io { action: "write", path: self.shown(path), source })
+            }
+        }
     }
 
     /// Reads a file of state and checks its length and checksum.
     ///
     /// # Errors
     /// Returns an error if it is not there, or is damaged.
-    pub fn read(&self, _file: &StateFile) -> Result<Bytes, CheckpointStorageError> {
-        todo!("state helper")
+    pub fn read(&self, file: &StateFile) -> Result<Bytes, CheckpointStorageError> {
+        let path = self.path(&file.path)?;
+        let read = async {
+            let found = self.store.get(&path).await?;
+            let length = found.meta.size;
+            // What has another length is not read: it may be of any size.
+            if length == file.bytes { Ok((length, found.bytes().await?)) } else { Ok((length, Bytes::new())) }
+        };
+        let (length, bytes) =
+            self.runtime(&file.path)?.block_on(read).map_err(|error| self.error("read", &file.path, &error))?;
+        self.check(file, length, crc32fast::hash(&bytes))?;
+        Ok(bytes)
+    }
+
+    fn check(&self, file: &StateFile, length: u64, crc32: u32) -> Result<(), CheckpointStorageError> {
+        let problem = if length != file.bytes {
+            format!("it has {length} bytes, {} were written", file.bytes)
+        } else if crc32 != file.crc32 {
+            format!("its checksum is {crc32:08x}, that of what was written is {:08x}", file.crc32)
+        } else {
+            return Ok(());
+        };
+        Err(CheckpointStorageError::Damaged { path: self.shown(&file.path), problem })
     }
 
     /// Stores the metadata of checkpoint `chk-ID`, or of the savepoint that the location
@@ -76,28 +241,93 @@ impl CheckpointStorage {
     ///
     /// # Errors
     /// Returns an error if the store fails; the checkpoint is not there then.
-    pub fn store_metadata(&self, _metadata: &CheckpointMetadata) -> Result<u64, CheckpointStorageError> {
-        todo!("state helper")
+    pub fn store_metadata(&self, metadata: &CheckpointMetadata) -> Result<u64, CheckpointStorageError> {
+        let checkpoint = (!metadata.kind.is_savepoint()).then_some(metadata.checkpoint_id);
+        let encoded = metadata_format::encode(metadata);
+        let file = self.write(&metadata_path(checkpoint), &mut |out| out.write_all(&encoded))?;
+        Ok(file.bytes)
     }
 
-    /// Reads metadata of checkpoint `chk-ID`, or, without an id, of the savepoint or
-    /// checkpoint that the location is.
+    /// Reads metadata of checkpoint `chk-ID`, or, without an id, of the savepoint that the
+    /// location is.
     ///
     /// # Errors
     /// Returns an error if it is not there, or is damaged.
     pub fn load_metadata(
         &self,
-        _checkpoint: Option<CheckpointId>,
+        checkpoint: Option<CheckpointId>,
     ) -> Result<CheckpointMetadata, CheckpointStorageError> {
-        todo!("state helper")
+        let path = metadata_path(checkpoint);
+        let in_store = self.path(&path)?;
+        let read = async { self.store.get(&in_store).await?.bytes().await };
+        let bytes = self.runtime(&path)?.block_on(read).map_err(|error| self.error("read", &path, &error))?;
+        let shown = self.shown(&path);
+        let metadata = metadata_format::decode(&bytes).map_err(|error| match error {
+            FormatError::Damaged(problem) => CheckpointStorageError::Damaged { path: shown.clone(), problem },
+            FormatError::Foreign(hint) => CheckpointStorageError::Foreign { path: shown.clone(), hint },
+            FormatError::Version { version, known } => {
+                CheckpointStorageError::Version { path: shown.clone(), version, known }
+            }
+        })?;
+        if let Some(problem) = metadata.files().find_map(|file| path_problem(&file.path)) {
+            return Err(CheckpointStorageError::Refused {
+                path: shown,
+                problem: format!("of a file it names, {problem}"),
+            });
+        }
+        match checkpoint.filter(|id| metadata.kind.is_savepoint() || metadata.checkpoint_id != *id) {
+            None => Ok(metadata),
+            Some(id) => {
+                let problem = format!("it is not that of checkpoint {id}, but of {}", metadata.checkpoint_id);
+                Err(CheckpointStorageError::Damaged { path: shown, problem })
+            }
+        }
+    }
+
+    /// Opens what a user names: the directory of a savepoint, that of a checkpoint
+    /// (`chk-ID`), or the `_metadata` in it. Returns the storage that its files are in too.
+    ///
+    /// # Errors
+    /// Returns an error if there is none, or it is damaged.
+    pub fn open_snapshot(location: &SnapshotLocation) -> Result<(Self, CheckpointMetadata), CheckpointStorageError> {
+        let text = location.0.trim_end_matches('/');
+        let text =
+            text.strip_suffix(METADATA).map_or(text, |directory| if directory.is_empty() { "." } else { directory });
+        let storage = Self::open(SnapshotLocation(text.to_owned()))?;
+        let metadata = storage.load_metadata(None)?;
+        if metadata.kind.is_savepoint() {
+            return Ok((storage, metadata));
+        }
+        // The files of checkpoints are shared: they are beside its directory.
+        let parent = storage.directory.as_deref().and_then(std::path::Path::parent);
+        let parent = parent.map(|parent| SnapshotLocation(parent.to_string_lossy().into_owned()));
+        Ok((Self::open(parent.unwrap_or_else(|| storage.location.clone()))?, metadata))
     }
 
     /// Checks all files that metadata refers to.
     ///
     /// # Errors
     /// Returns the first one that is missing or damaged.
-    pub fn verify(&self, _metadata: &CheckpointMetadata) -> Result<(), CheckpointStorageError> {
-        todo!("state helper")
+    pub fn verify(&self, metadata: &CheckpointMetadata) -> Result<(), CheckpointStorageError> {
+        metadata.files().collect::<BTreeSet<_>>().into_iter().try_for_each(|file| self.verify_file(file))
+    }
+
+    fn verify_file(&self, file: &StateFile) -> Result<(), CheckpointStorageError> {
+        let path = self.path(&file.path)?;
+        let mut checksum = crc32fast::Hasher::new();
+        let read = async {
+            let length = self.store.head(&path).await?.size;
+            let mut from = 0;
+            while from < length && length == file.bytes {
+                let to = length.min(from + PART_BYTES as u64);
+                checksum.update(&self.store.get_range(&path, from..to).await?);
+                from = to;
+            }
+            Ok(length)
+        };
+        let length =
+            self.runtime(&file.path)?.block_on(read).map_err(|error| self.error("read", &file.path, &error))?;
+        self.check(file, length, checksum.finalize())
     }
 
     /// Ids of the checkpoints whose metadata is there, ascending.
@@ -105,30 +335,195 @@ impl CheckpointStorage {
     /// # Errors
     /// Returns an error if the directory cannot be listed.
     pub fn checkpoints(&self) -> Result<Vec<CheckpointId>, CheckpointStorageError> {
-        todo!("state helper")
+        let list = async {
+            let directories = self.store.list_with_delimiter(Some(&self.prefix)).await?.common_prefixes;
+            let ids = directories.iter().filter_map(|path| path.filename()?.strip_prefix(CHECKPOINT)?.parse().ok());
+            let mut found = Vec::new();
+            for id in ids.collect::<BTreeSet<CheckpointId>>() {
+                let metadata = self.prefix.clone().join(format!("{CHECKPOINT}{id}")).join(METADATA);
+                match self.store.head(&metadata).await {
+                    Ok(_) => found.push(id),
+                    Err(StoreError::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(found)
+        };
+        match self.runtime("")?.block_on(list) {
+            Ok(found) => Ok(found),
+            Err(error) => match self.error("list", "", &error) {
+                CheckpointStorageError::Missing { .. } => Ok(Vec::new()),
+                error => Err(error),
+            },
+        }
     }
 
-    /// Deletes the metadata of a checkpoint, so that it is none any more.
+    /// Deletes the metadata of a checkpoint, so that it is none any more. It need not be
+    /// there. To be done before its files are deleted.
     ///
     /// # Errors
     /// Returns an error if the store fails.
-    pub fn delete_metadata(&self, _checkpoint: CheckpointId) -> Result<(), CheckpointStorageError> {
-        todo!("state helper")
+    pub fn delete_metadata(&self, checkpoint: CheckpointId) -> Result<(), CheckpointStorageError> {
+        let path = metadata_path(Some(checkpoint));
+        self.delete(&path)?;
+        let Some(directory) = &self.directory else { return Ok(()) };
+        // After a crash it must not be there again, with its files gone.
+        let io = |source| CheckpointStorageError::Io { action: "delete", path: self.shown(&path), source };
+        let emptied = directory.join(format!("{CHECKPOINT}{checkpoint}"));
+        match sync_directory(&emptied).and_then(|()| fs::remove_dir(&emptied)) {
+            Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+                Err(io(error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Deletes a file of state; it need not be there.
     ///
     /// # Errors
     /// Returns an error if the store fails.
-    pub fn delete(&self, _path: &str) -> Result<(), CheckpointStorageError> {
-        todo!("state helper")
+    pub fn delete(&self, path: &str) -> Result<(), CheckpointStorageError> {
+        let in_store = self.path(path)?;
+        match self.runtime(path)?.block_on(self.store.delete(&in_store)) {
+            Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(self.error("delete", path, &error)),
+        }
     }
 
-    /// Deletes everything below the location.
+    /// Deletes everything below the location, and in a local store the location itself.
     ///
     /// # Errors
     /// Returns an error if the store fails.
     pub fn delete_all(&self) -> Result<(), CheckpointStorageError> {
-        todo!("state helper")
+        let removed = match &self.directory {
+            Some(directory) => fs::remove_dir_all(directory),
+            None => self.runtime("")?.block_on(self.delete_listed()).map_err(|error| cause(&error)),
+        };
+        match removed {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                Err(CheckpointStorageError::Io { action: "delete", path: self.location.0.clone(), source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes one level after the other.
+    async fn delete_listed(&self) -> Result<(), StoreError> {
+        let mut directories = vec![self.prefix.clone()];
+        while let Some(directory) = directories.pop() {
+            let listed = self.store.list_with_delimiter(Some(&directory)).await?;
+            directories.extend(listed.common_prefixes);
+            for file in listed.objects {
+                self.store.delete(&file.location).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drives the futures of the store on this thread.
+    fn runtime(&self, path: &str) -> Result<Runtime, CheckpointStorageError> {
+        Builder::new_current_thread().enable_all().build().map_err(|source| CheckpointStorageError::Io {
+            action: "wait for",
+            path: self.shown(path),
+            source,
+        })
     }
 }
+
+fn metadata_path(checkpoint: Option<CheckpointId>) -> String {
+    checkpoint.map_or_else(|| METADATA.to_owned(), |id| format!("{CHECKPOINT}{id}/{METADATA}"))
+}
+
+/// Why a path may not be used; none: it stays below the location.
+fn path_problem(path: &str) -> Option<&'static str> {
+    if path.is_empty() || path.starts_with('/') {
+        return Some("the path is empty or absolute: files are named by paths below the directory of the checkpoint");
+    }
+    let leaves = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(['\\', '\0']);
+    path.split('/').any(leaves).then_some("the path leaves the directory of the checkpoint, or is not normal")
+}
+
+/// What the operating system said, if it was that which failed.
+fn cause(error: &StoreError) -> io::Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return error
+                .raw_os_error()
+                .map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error);
+        }
+        cause = error.source();
+    }
+    io::Error::other(error.to_string())
+}
+
+fn sync_directory(path: &std::path::Path) -> io::Result<()> {
+    fs::File::open(path)?.sync_all()
+}
+
+/// A file on its way to the store.
+struct Upload<'a> {
+    runtime: Runtime,
+    store: &'a dyn ObjectStore,
+    path: Path,
+    /// What was not sent yet.
+    buffer: Vec<u8>,
+    /// Once there is more than one part.
+    parts: Option<Box<dyn MultipartUpload>>,
+    bytes: u64,
+    checksum: crc32fast::Hasher,
+}
+
+impl Upload<'_> {
+    fn send(&mut self) -> io::Result<()> {
+        let part = PutPayload::from(std::mem::take(&mut self.buffer));
+        let (runtime, store, path) = (&self.runtime, self.store, &self.path);
+        let parts = match &mut self.parts {
+            Some(parts) => parts,
+            none => none.insert(runtime.block_on(store.put_multipart(path)).map_err(|error| cause(&error))?),
+        };
+        runtime.block_on(parts.put_part(part)).map_err(|error| cause(&error))
+    }
+
+    fn complete(&mut self) -> io::Result<()> {
+        if self.parts.is_none() {
+            let content = PutPayload::from(std::mem::take(&mut self.buffer));
+            let put = self.runtime.block_on(self.store.put(&self.path, content));
+            return put.map(drop).map_err(|error| cause(&error));
+        }
+        if !self.buffer.is_empty() {
+            self.send()?;
+        }
+        let Some(parts) = &mut self.parts else { return Ok(()) };
+        self.runtime.block_on(parts.complete()).map(drop).map_err(|error| cause(&error))
+    }
+
+    /// Leaves nothing behind, as far as that is possible.
+    fn abort(mut self) {
+        if let Some(parts) = &mut self.parts
+            && let Err(error) = self.runtime.block_on(parts.abort())
+        {
+            tracing::warn!("could not remove what was written of {}: {error}", self.path);
+        }
+    }
+}
+
+impl Write for Upload<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = &bytes[..bytes.len().min(PART_BYTES)];
+        if PART_BYTES < self.buffer.len() + taken.len() {
+            self.send()?;
+        }
+        self.buffer.extend_from_slice(taken);
+        self.checksum.update(taken);
+        self.bytes += taken.len() as u64;
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{CliError, GlobalOptions, Outcome, Output, logging, settings, submit};
 use crate::{
-    base::{config::Configuration, stream_element::SnapshotLocation},
+    base::{config::Configuration, ids::JobId, stream_element::SnapshotLocation},
     checkpoint::{CheckpointStorage, Compatibility, ProgramSchema},
     client::{
         ClientError,
@@ -111,7 +111,8 @@ impl CheckOptions {
         plugins: &PluginRuntime,
     ) -> Result<ProgramSchema, CliError> {
         // As for a JobManager elsewhere: the output of the version that runs is no obstacle.
-        let prepared = submit::prepare(plugin_and_args, &self.program, configuration, plugins, Site::Elsewhere)?;
+        let prepared =
+            submit::prepare(plugin_and_args, &self.program, configuration, plugins, Site::Elsewhere, JobId::random())?;
         Ok(ProgramSchema::from(&prepared.planned.job_graph))
     }
 }

@@ -182,6 +182,10 @@ impl Blobs for ClusterBlobs {
         self.0.put(bytes).map_err(in_a_line)
     }
 
+    fn get(&self, digest: BlobDigest) -> Result<Vec<u8>, String> {
+        self.0.get(digest).map_err(in_a_line)
+    }
+
     fn discard(&self, digest: BlobDigest) -> Result<(), String> {
         self.0.discard_upload(digest).map_err(in_a_line)
     }

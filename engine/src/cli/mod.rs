@@ -16,6 +16,7 @@ mod inspect;
 mod new;
 mod build;
 mod check;
+mod upgrade;
 mod doctor;
 mod wasm_target;
 mod cluster;
@@ -154,6 +155,8 @@ enum Verb {
     Build(build::BuildOptions),
     /// Checks a plugin, and whether it can go on from the state of an older version.
     Check(check::CheckOptions),
+    /// Puts another version of a plugin in the place of a running job, with its state.
+    Upgrade(upgrade::UpgradeOptions),
     /// Checks what is needed to compile plugins, and says what would help.
     Doctor(doctor::DoctorOptions),
     /// Starts a JobManager and TaskExecutors in this process.
@@ -182,8 +185,10 @@ fn parse_line(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let mut parsed = Cli::try_parse_from(&arguments);
     if let Err(error) = &mut parsed {
-        let runs_program =
-            arguments.iter().skip(1).any(|argument| argument == "submit" || argument == "plan" || argument == "check");
+        let runs_program = arguments
+            .iter()
+            .skip(1)
+            .any(|argument| argument == "submit" || argument == "plan" || argument == "check" || argument == "upgrade");
         let is_mistaken = match error.kind() {
             ErrorKind::InvalidValue => matches!(
                 error.get(ContextKind::InvalidArg),
@@ -228,6 +233,7 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::New(options) => new::run(&options),
         Verb::Build(options) => build::run(&options),
         Verb::Check(options) => check::run(&options, global),
+        Verb::Upgrade(options) => upgrade::run(&options, global),
         Verb::Doctor(options) => doctor::run(&options),
         Verb::Cluster(options) => cluster::run(options, global),
         Verb::List(options) => list::run(&options, global),

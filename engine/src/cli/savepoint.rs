@@ -154,9 +154,9 @@ fn finished_text(finished: FinishedState) -> &'static str {
 
 fn json_of(metadata: &CheckpointMetadata, damage: Option<&str>) -> Value {
     let operators = metadata.operators.values().map(|operator| {
-        let states = states(operator).into_iter().map(|state| {
-            json!({ "name": state.name, "kind": state.kind, "type": state.value_type })
-        });
+        let states = states(operator)
+            .into_iter()
+            .map(|state| json!({ "name": state.name, "kind": state.kind, "type": state.value_type }));
         json!({
             "id": operator.operator_id,
             "uid": operator.uid,
@@ -183,7 +183,13 @@ fn json_of(metadata: &CheckpointMetadata, damage: Option<&str>) -> Value {
 
 fn text_of(metadata: &CheckpointMetadata, damage: Option<&str>) -> String {
     let mut lines = vec![
-        format!("{} {} of job {} \"{}\"", kind_text(metadata.kind), metadata.checkpoint_id, metadata.job, metadata.job_name),
+        format!(
+            "{} {} of job {} \"{}\"",
+            kind_text(metadata.kind),
+            metadata.checkpoint_id,
+            metadata.job,
+            metadata.job_name
+        ),
         format!("triggered {}, plugin {}", list::time_text(metadata.triggered.0), metadata.plugin),
     ];
     lines.extend(damage.map(|damage| format!("DAMAGED, it cannot be restored: {damage}")));
@@ -199,7 +205,9 @@ fn text_of(metadata: &CheckpointMetadata, damage: Option<&str>) -> String {
             finished_text(operator.finished),
         ));
         lines.extend(key_type(operator).map(|key| format!("  key {key}")));
-        lines.extend(states(operator).iter().map(|state| format!("  {} {}: {}", state.kind, state.name, state.value_type)));
+        lines.extend(
+            states(operator).iter().map(|state| format!("  {} {}: {}", state.kind, state.name, state.value_type)),
+        );
         let splits: usize = operator.subtasks.values().map(|subtask| subtask.splits.len()).sum();
         if 0 < splits {
             lines.push(format!("  {splits} splits being read"));

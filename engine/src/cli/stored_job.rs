@@ -49,7 +49,10 @@ impl StoredJob {
         let other = if known_plugin != plugin {
             "another plugin".to_owned()
         } else if known_args != args {
-            format!("other arguments ({})", if known_args.is_empty() { "none".to_owned() } else { known_args.join(" ") })
+            format!(
+                "other arguments ({})",
+                if known_args.is_empty() { "none".to_owned() } else { known_args.join(" ") }
+            )
         } else {
             return Ok(());
         };

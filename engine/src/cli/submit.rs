@@ -216,7 +216,8 @@ fn read_artifacts(artifacts: &[String]) -> Result<Vec<SentFile>, CliError> {
 pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
     let mut explicit = submit.program.settings();
     explicit.add("--jobmanager", &options::JOB_MANAGER_URL, submit.job_manager.jobmanager.as_ref());
-    for (option, path) in [("--from-savepoint", &submit.from_savepoint), ("--from-checkpoint", &submit.from_checkpoint)] {
+    for (option, path) in [("--from-savepoint", &submit.from_savepoint), ("--from-checkpoint", &submit.from_checkpoint)]
+    {
         let path = path.as_deref().map(savepoint::as_text).transpose()?;
         explicit.add(option, &options::RECOVERY_PATH, path);
     }
@@ -391,9 +392,7 @@ async fn run_here(
     output: Output,
 ) -> Outcome {
     let (job, slots_needed) = match &start {
-        Start::Submit { job_graph, .. } | Start::GoOn(job_graph) => {
-            (job_graph.job_id, slots(job_graph, configuration))
-        }
+        Start::Submit { job_graph, .. } | Start::GoOn(job_graph) => (job_graph.job_id, slots(job_graph, configuration)),
         Start::CleanUp(job) => (*job, 1),
     };
     let is_durable = state_dir.is_some();

@@ -49,6 +49,7 @@ fn details(response: DispatcherResponse) -> Result<JobDetails, ClientError> {
         | DispatcherResponse::Jobs(_)
         | DispatcherResponse::TaskExecutors(_)
         | DispatcherResponse::Snapshot(_)
+        | DispatcherResponse::JobGraph(_)
         | DispatcherResponse::Refused(_) => Err(ClientError::UnexpectedAnswer),
     }
 }

@@ -13,7 +13,7 @@ use crate::{
         config::{Configuration, options},
         ids::{JobId, ParseIdError},
     },
-    graph::job_graph::JobGraph,
+    graph::{job_graph::JobGraph, job_graph_codec},
     protocol::job_details::SlotShortage,
 };
 
@@ -157,6 +157,11 @@ impl RestClient {
     }
 
     fn answer(&self, action: &str, result: Result<Response<Body>, ureq::Error>) -> Result<String, RestClientError> {
+        let body = self.body(action, result)?;
+        String::from_utf8(body).map_err(|_| self.unexpected("it is no text".to_owned()))
+    }
+
+    fn body(&self, action: &str, result: Result<Response<Body>, ureq::Error>) -> Result<Vec<u8>, RestClientError> {
         let url = self.url.clone();
         let mut response = result.map_err(|source| match &source {
             ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -168,16 +173,16 @@ impl RestClient {
             _ => RestClientError::Transport { action: action.to_owned(), url: url.clone(), source },
         })?;
         let status = response.status().as_u16();
-        let text = response
+        let body = response
             .body_mut()
             .with_config()
             .limit(ANSWER_BYTES_MAX)
-            .read_to_string()
+            .read_to_vec()
             .map_err(|source| RestClientError::Transport { action: action.to_owned(), url: url.clone(), source })?;
         if (200..300).contains(&status) {
-            return Ok(text);
+            return Ok(body);
         }
-        let messages: Vec<String> = serde_json::from_str::<Value>(&text)
+        let messages: Vec<String> = serde_json::from_slice::<Value>(&body)
             .ok()
             .and_then(|body| serde_json::from_value(body.get("errors")?.clone()).ok())
             .ok_or_else(|| RestClientError::Unexpected {
@@ -226,12 +231,7 @@ impl RestClient {
     ///
     /// # Errors
     /// Returns an error if there is no answer, a refusal, or the operation fails.
-    pub fn operate(
-        &self,
-        path: &str,
-        body: &Value,
-        polled: impl Fn(&str) -> String,
-    ) -> Result<Value, RestClientError> {
+    pub fn operate(&self, path: &str, body: &Value, polled: impl Fn(&str) -> String) -> Result<Value, RestClientError> {
         let begun = self.post(path, body)?;
         let Some(id) = begun["request-id"].as_str() else {
             return Err(self.unexpected("it does not name the operation".to_owned()));
@@ -242,7 +242,8 @@ impl RestClient {
             let answer = self.get(&path)?;
             if answer["status"]["id"] == "COMPLETED" {
                 let operation = &answer["operation"];
-                let failure = ["failure-cause", "failureCause"].iter().find_map(|key| operation[*key]["stack-trace"].as_str());
+                let failure =
+                    ["failure-cause", "failureCause"].iter().find_map(|key| operation[*key]["stack-trace"].as_str());
                 return match failure {
                     None => Ok(operation.clone()),
                     Some(message) => Err(RestClientError::OperationFailed { message: message.to_owned() }),
@@ -317,6 +318,28 @@ impl RestClient {
             snapshot.failure = root_failure(&exceptions);
         }
         Ok(snapshot)
+    }
+
+    /// What a running job was submitted as.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such job, or its graph is of another version of the engine.
+    pub fn job_graph(&self, job: JobId) -> Result<JobGraph, RestClientError> {
+        let encoded = self.get_bytes(&format!("/jobs/{job}/job-graph"))?;
+        job_graph_codec::decode(&encoded).map_err(|error| self.unexpected(error.to_string()))
+    }
+
+    /// The plugin of a running job.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such job.
+    pub fn plugin(&self, job: JobId) -> Result<Bytes, RestClientError> {
+        self.get_bytes(&format!("/jobs/{job}/plugin"))
+    }
+
+    fn get_bytes(&self, path: &str) -> Result<Bytes, RestClientError> {
+        let result = self.agent.get(format!("{}/v1{path}", self.url)).call();
+        self.body(&format!("read {path}"), result).map(Bytes::from)
     }
 
     /// Asks for a job to be cancelled.

@@ -357,6 +357,7 @@ impl Dispatcher {
             }
             DispatcherRequest::JobDetails(job) => self.ask_for_details(asker, job, now),
             DispatcherRequest::TakeSnapshot(job, request) => self.take_snapshot(asker, job, request),
+            DispatcherRequest::JobGraph(job) => self.tell_job_graph(&asker, job),
             DispatcherRequest::AwaitTermination(job) => self.await_termination(asker, job),
             DispatcherRequest::ListTaskExecutors => self.ask_for_task_executors(asker, now),
             DispatcherRequest::Shutdown => {
@@ -632,6 +633,16 @@ impl Dispatcher {
     }
 
     /// Passes on to the JobMaster, which answers when the checkpoint is complete: its timeout counts.
+    fn tell_job_graph(&mut self, asker: &Asker, job: JobId) {
+        let known = self.jobs.contains_key(&job);
+        let response = match if known { self.graphs.recover(job) } else { Ok(None) } {
+            Ok(Some(job_graph)) => DispatcherResponse::JobGraph(Box::new(job_graph)),
+            Ok(None) => DispatcherResponse::Refused(DispatcherError::UnknownJob(job)),
+            Err(error) => DispatcherResponse::Refused(DispatcherError::Storage(chain(&error))),
+        };
+        self.answer(asker, response);
+    }
+
     fn take_snapshot(&mut self, asker: Asker, job: JobId, request: SnapshotRequest) {
         match self.jobs.get(&job) {
             Some(known) if known.phase == JobPhase::Running => {
@@ -646,9 +657,9 @@ impl Dispatcher {
             }
             None => {
                 let error = match self.ended_status(job) {
-                    Ok(Some(status)) => {
-                        DispatcherError::SnapshotFailed(format!("job {job} has ended as {status}: nothing is left to take"))
-                    }
+                    Ok(Some(status)) => DispatcherError::SnapshotFailed(format!(
+                        "job {job} has ended as {status}: nothing is left to take"
+                    )),
                     Ok(None) => DispatcherError::UnknownJob(job),
                     Err(error) => error,
                 };

@@ -468,7 +468,9 @@ fn a_crash_before_the_cleanup_leaves_only_the_cleanup() {
         }
         let results = JobResultStore::open(&storage).unwrap();
         let details = details_of_graph(&graph, JobStatus::Finished, Timestamp(1), Timestamp(2), None);
-        results.create_dirty(result_of(&details, SubmittedProgram { plugin: graph.program.plugin, args: Vec::new() })).unwrap();
+        results
+            .create_dirty(result_of(&details, SubmittedProgram { plugin: graph.program.plugin, args: Vec::new() }))
+            .unwrap();
         let cluster = Cluster::start(&storage, None).unwrap();
         assert_eq!(cluster.spawned(), []);
         assert_eq!(results.dirty_jobs().unwrap(), []);

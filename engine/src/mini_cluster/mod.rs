@@ -31,8 +31,7 @@ use crate::{
     job_manager::{
         blob_store::{BlobError, BlobStore},
         dispatcher::{
-            Dispatcher, DispatcherConfig, DispatcherParts, FatalErrorHandler, JobMasterSpawner, Recovery,
-            RecoveryError,
+            Dispatcher, DispatcherConfig, DispatcherParts, FatalErrorHandler, JobMasterSpawner, Recovery, RecoveryError,
         },
         job_graph_store::{JobGraphStore, JobGraphStoreError},
         job_master_runner::{JobMasterFactory, job_master_closed, job_master_failed},

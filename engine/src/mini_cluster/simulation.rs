@@ -457,9 +457,10 @@ impl Simulation {
                 job.end = Some(details.status);
             }
             DispatcherResponse::Acknowledged | DispatcherResponse::Refused(_) => {}
-            DispatcherResponse::Jobs(_) | DispatcherResponse::TaskExecutors(_) | DispatcherResponse::Snapshot(_) => {
-                panic!("not asked")
-            }
+            DispatcherResponse::Jobs(_)
+            | DispatcherResponse::TaskExecutors(_)
+            | DispatcherResponse::Snapshot(_)
+            | DispatcherResponse::JobGraph(_) => panic!("not asked"),
         }
     }
 

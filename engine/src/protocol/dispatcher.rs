@@ -82,6 +82,8 @@ pub enum DispatcherRequest {
     JobDetails(JobId),
     /// Takes a checkpoint or savepoint, and answers when it is complete; with stopping, when the job has FINISHED.
     TakeSnapshot(JobId, SnapshotRequest),
+    /// Tells what a running job was submitted as.
+    JobGraph(JobId),
     /// Answers when the job has ended.
     AwaitTermination(JobId),
     /// Lists TaskExecutors.
@@ -104,6 +106,8 @@ pub enum DispatcherResponse {
     TaskExecutors(Vec<TaskExecutorDetails>),
     /// Answer to `TakeSnapshot`.
     Snapshot(TakenSnapshot),
+    /// Answer to `JobGraph`.
+    JobGraph(Box<JobGraph>),
     /// The request was refused.
     Refused(DispatcherError),
 }

@@ -32,9 +32,9 @@ use crate::{
 type Answer = Result<Json<Value>, RestError>;
 
 fn statistics(job: &JobDetails) -> Result<&CheckpointStatistics, RestError> {
-    job.checkpoints.as_deref().ok_or_else(|| {
-        RestError::not_found(format!("Checkpointing has not been enabled for job {}.", job.job))
-    })
+    job.checkpoints
+        .as_deref()
+        .ok_or_else(|| RestError::not_found(format!("Checkpointing has not been enabled for job {}.", job.job)))
 }
 
 pub(crate) async fn list(State(state): State<Arc<RestState>>, params: Params) -> Answer {
@@ -98,7 +98,13 @@ fn status_name(status: CheckpointStatus) -> &'static str {
 }
 
 /// Numbers of a checkpoint, or of a vertex' part of it.
-fn totals_value(id: CheckpointId, status: CheckpointStatus, totals: &CheckpointTotals, triggered: i64, now: i64) -> Value {
+fn totals_value(
+    id: CheckpointId,
+    status: CheckpointStatus,
+    totals: &CheckpointTotals,
+    triggered: i64,
+    now: i64,
+) -> Value {
     let duration = match (status, totals.latest_acknowledgement) {
         (CheckpointStatus::InProgress, _) => now.saturating_sub(triggered).max(0),
         (_, None) => NEVER,
@@ -120,8 +126,7 @@ fn totals_value(id: CheckpointId, status: CheckpointStatus, totals: &CheckpointT
 }
 
 fn checkpoint_value(checkpoint: &CheckpointDetails, now: i64) -> Value {
-    let mut value =
-        totals_value(checkpoint.id, checkpoint.status, &checkpoint.totals(), checkpoint.triggered.0, now);
+    let mut value = totals_value(checkpoint.id, checkpoint.status, &checkpoint.totals(), checkpoint.triggered.0, now);
     value["className"] = json!(status_name(checkpoint.status).to_lowercase());
     value["is_savepoint"] = json!(checkpoint.kind.is_savepoint());
     value["savepointFormat"] = if checkpoint.kind.is_savepoint() { json!("CANONICAL") } else { Value::Null };

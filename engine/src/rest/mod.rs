@@ -22,6 +22,7 @@ mod job_check;
 mod job_submit;
 mod jobs;
 mod metrics;
+mod program;
 mod prometheus;
 mod snapshots;
 mod task_managers;
@@ -64,6 +65,12 @@ pub trait Blobs: Send + Sync {
     /// # Errors
     /// Returns an error if they cannot be stored; nothing is left then.
     fn put(&self, bytes: &[u8]) -> Result<BlobDigest, String>;
+
+    /// The bytes under a digest.
+    ///
+    /// # Errors
+    /// Returns an error if they are not there or are damaged.
+    fn get(&self, digest: BlobDigest) -> Result<Vec<u8>, String>;
 
     /// Takes back one [`Blobs::put`]: the bytes go unless a job or another upload refers to them.
     ///
@@ -238,6 +245,7 @@ fn unexpected(response: &DispatcherResponse) -> RestError {
         DispatcherResponse::Details(_) => "a job",
         DispatcherResponse::TaskExecutors(_) => "a list of TaskExecutors",
         DispatcherResponse::Snapshot(_) => "a checkpoint",
+        DispatcherResponse::JobGraph(_) => "a job graph",
         DispatcherResponse::Refused(_) => "a refusal",
     };
     RestError::internal(format!("the Dispatcher answered another question, with {kind}; this is a bug"))

@@ -13,8 +13,8 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{
-    RestState, checkpoints, cluster, error::RestError, jars, job_submit, jobs, metrics, prometheus, server, snapshots, task_managers,
-    vertices,
+    RestState, checkpoints, cluster, error::RestError, jars, job_submit, jobs, metrics, program, prometheus, server,
+    snapshots, task_managers, vertices,
 };
 use crate::base::config::{MemorySize, options};
 
@@ -78,6 +78,8 @@ routes! {
     GET "/jobs/{jobid}" 200 Small [] jobs::detail, "Tells about a job and its vertices.";
     PATCH "/jobs/{jobid}" 202 Small ["mode"] jobs::terminate, "Cancels a job.";
     GET "/jobs/{jobid}/yarn-cancel" 202 Small [] jobs::cancel, "Cancels a job, for proxies that know no PATCH.";
+    GET "/jobs/{jobid}/job-graph" 200 Small [] program::job_graph, "The job graph of a running job, as it was submitted.";
+    GET "/jobs/{jobid}/plugin" 200 Small [] program::plugin, "The plugin of a running job.";
     GET "/jobs/{jobid}/plan" 200 Small [] jobs::plan, "The job graph of a job.";
     GET "/jobs/{jobid}/config" 200 Small [] jobs::config, "Settings of a job.";
     GET "/jobs/{jobid}/exceptions" 200 Small ["maxExceptions", "failureLabelFilter"] jobs::exceptions, "Failures of a job, the newest first.";

@@ -113,9 +113,10 @@ impl Operations {
 }
 
 fn outcome(subject: Subject, result: &Result<Option<TakenSnapshot>, String>) -> Value {
-    let cause = result.as_ref().err().map(|message| {
-        json!({ "class": "java.util.concurrent.CompletionException", "stack-trace": message })
-    });
+    let cause = result
+        .as_ref()
+        .err()
+        .map(|message| json!({ "class": "java.util.concurrent.CompletionException", "stack-trace": message }));
     let taken = result.as_ref().ok().and_then(Option::as_ref);
     match subject {
         Subject::Checkpoint(_) => json!({ "checkpointId": taken.map(|it| it.checkpoint_id), "failureCause": cause }),
@@ -239,9 +240,7 @@ pub(crate) async fn stop(State(state): State<Arc<RestState>>, params: Params, bo
 fn check_format(format: Option<&str>) -> Result<(), RestError> {
     match format {
         None | Some("CANONICAL" | "NATIVE") => Ok(()),
-        Some(other) => {
-            Err(RestError::bad_request(format!("formatType is \"{other}\": expected CANONICAL or NATIVE")))
-        }
+        Some(other) => Err(RestError::bad_request(format!("formatType is \"{other}\": expected CANONICAL or NATIVE"))),
     }
 }
 
@@ -345,11 +344,13 @@ fn is_below(path: &str, roots: &[String]) -> bool {
     // A URL of another kind is below the same URL only.
     let is_url = |path: &str| path.contains("://") && !path.starts_with("file://");
     if is_url(path) {
-        let is_under = |root: &String| path.strip_prefix(root.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'));
+        let is_under =
+            |root: &String| path.strip_prefix(root.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'));
         return !path.contains("/../") && roots.iter().any(|root| root == path || is_under(root));
     }
     let Ok(path) = canonical_destination(&plain(path)) else { return false };
-    let is_root = |root: &String| canonical_destination(Path::new(&plain(root))).is_ok_and(|root| path.starts_with(root));
+    let is_root =
+        |root: &String| canonical_destination(Path::new(&plain(root))).is_ok_and(|root| path.starts_with(root));
     roots.iter().filter(|root| !is_url(root)).any(is_root)
 }
 

@@ -39,14 +39,14 @@ use crate::{
         stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamGraph, StreamNode},
     },
     protocol::{
+        checkpoint_details::{
+            CheckpointCounts, CheckpointDetails, CheckpointStatistics, CheckpointStatus, CheckpointSummary,
+            RestoredCheckpoint, StatisticsSummary, SubtaskCheckpointDetails, TaskCheckpointDetails,
+        },
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
         job_details::{
             AttemptDetails, FailureEntry, JobDetails, JobOverview, SlotShortage, SubtaskDetails, TaskExecutorDetails,
             VertexDetails,
-        },
-        checkpoint_details::{
-            CheckpointCounts, CheckpointDetails, CheckpointStatistics, CheckpointStatus, CheckpointSummary,
-            RestoredCheckpoint, StatisticsSummary, SubtaskCheckpointDetails, TaskCheckpointDetails,
         },
         job_master::{
             CheckpointMetrics, FailureCause, HoldingSubtask, OperatorMetric, Recoverability, SnapshotRequest,
@@ -184,7 +184,12 @@ fn checkpoints() -> CheckpointStatistics {
     let subtask = |acknowledged| SubtaskCheckpointDetails {
         acknowledged: Timestamp(acknowledged),
         sizes: StateSizes { full: 1000, written: 10 },
-        metrics: CheckpointMetrics { sync_us: 3000, async_us: 5000, processed_bytes: 7, ..CheckpointMetrics::default() },
+        metrics: CheckpointMetrics {
+            sync_us: 3000,
+            async_us: 5000,
+            processed_bytes: 7,
+            ..CheckpointMetrics::default()
+        },
     };
     let subtasks = BTreeMap::from([(0, subtask(5100)), (1, subtask(5300))]);
     let completed = CheckpointDetails {
@@ -262,6 +267,7 @@ async fn dispatcher(mut calls: mpsc::Receiver<ClientCall>, asked: Arc<Mutex<Vec<
             DispatcherRequest::TakeSnapshot(..) => {
                 DispatcherResponse::Refused(DispatcherError::SnapshotFailed("a task was ending".to_owned()))
             }
+            DispatcherRequest::JobGraph(id) => unknown(id),
             DispatcherRequest::ListJobs => DispatcherResponse::Jobs(jobs.iter().map(overview).collect()),
             DispatcherRequest::JobDetails(id) | DispatcherRequest::AwaitTermination(id) => {
                 find(id).map_or_else(|| unknown(id), |job| DispatcherResponse::Details(job.clone()))
@@ -297,6 +303,10 @@ pub(crate) struct Fixture {
 struct CountedBlobs(Arc<Mutex<BTreeMap<BlobDigest, usize>>>);
 
 impl Blobs for CountedBlobs {
+    fn get(&self, digest: BlobDigest) -> Result<Vec<u8>, String> {
+        Err(format!("there is no blob {digest}"))
+    }
+
     fn put(&self, bytes: &[u8]) -> Result<BlobDigest, String> {
         let digest = job_submit::digest(bytes);
         *self.0.lock().expect("no panic").entry(digest).or_default() += 1;
@@ -661,9 +671,15 @@ fn checkpoints_are_told_with_flinks_fields() {
     assert_eq!((&completed["className"], &completed["external_path"]), (&json!("completed"), &json!("/c/chk-4")));
     assert_eq!(completed["tasks"][VERTEX.to_string()]["num_acknowledged_subtasks"], 2);
     let failed = &answer["latest"]["failed"];
-    assert_eq!((&failed["failure_message"], &failed["checkpoint_type"]), (&json!("a task was ending"), &json!("SAVEPOINT")));
+    assert_eq!(
+        (&failed["failure_message"], &failed["checkpoint_type"]),
+        (&json!("a task was ending"), &json!("SAVEPOINT"))
+    );
     assert_eq!(answer["latest"]["restored"]["external_path"], "/s/savepoint-1");
-    assert_eq!((&answer["summary"]["state_size"]["p50"], &answer["summary"]["end_to_end_duration"]["p99"]), (&json!(2000.0), &json!("NaN")));
+    assert_eq!(
+        (&answer["summary"]["state_size"]["p50"], &answer["summary"]["end_to_end_duration"]["p99"]),
+        (&json!(2000.0), &json!("NaN"))
+    );
     let (_, answer) = fixture.get(&format!("/jobs/{FAILED}/checkpoints/details/4/subtasks/{VERTEX}"));
     assert_eq!(answer["subtasks"][1]["checkpoint"], json!({ "sync": 3, "async": 5 }));
     assert_eq!(answer["subtasks"][1]["end_to_end_duration"], 300);
@@ -724,7 +740,12 @@ fn savepoints_are_taken_where_the_owner_lets_them_be() {
         (format!("/jobs/{}/stop", "f".repeat(32)), json!({}), 404, "there is no job"),
         ("/savepoint-disposal".to_owned(), json!({}), 400, "savepoint-path"),
         ("/savepoint-disposal".to_owned(), json!({ "savepoint-path": "/var/lib" }), 400, "may not be written"),
-        ("/savepoint-disposal".to_owned(), json!({ "savepoint-path": format!("{root}/chk-3") }), 400, "is a checkpoint"),
+        (
+            "/savepoint-disposal".to_owned(),
+            json!({ "savepoint-path": format!("{root}/chk-3") }),
+            400,
+            "is a checkpoint",
+        ),
     ] {
         let (answered, answer) = fixture.json("POST", &path, &body.to_string());
         assert_eq!(answered, status, "{path}: {answer}");

@@ -8,8 +8,11 @@ use engine_rows::key_hash::key_hash;
 use super::{
     KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, MemoryStateBackend, Scope, StateDescriptor, StateShape,
     TimeDomain, TimerQueue,
+    change_log::ChangeLog,
     entries::{ABSENT, Cut, Reader, are_elements, elements, length, write},
     has_ended,
+    section::{Operation, Owner, Timer},
+    snapshot::RestoredTimers,
 };
 use crate::base::{
     clock::Timestamp,
@@ -99,11 +102,14 @@ pub struct StateUsage {
 
 /// See the module.
 pub struct KeyedState {
-    context: KeyedStateContext,
-    key_groups: RangeInclusive<u32>,
-    backend: Box<dyn KeyedStateBackend>,
-    event_time: TimerQueue,
-    processing_time: TimerQueue,
+    pub(super) context: KeyedStateContext,
+    pub(super) key_groups: RangeInclusive<u32>,
+    pub(super) backend: Box<dyn KeyedStateBackend>,
+    pub(super) event_time: TimerQueue,
+    pub(super) processing_time: TimerQueue,
+    /// None: changes are not noted.
+    pub(super) changes: Option<ChangeLog>,
+    pub(super) restored_timers: Option<RestoredTimers>,
 }
 
 /// A key as messages show it.
@@ -158,7 +164,7 @@ impl KeyedState {
         let key_groups = key_group_range(subtask_index, max_parallelism, parallelism);
         let backend = Box::new(MemoryStateBackend::new(&context.states, &key_groups));
         let (event_time, processing_time) = (TimerQueue::default(), TimerQueue::default());
-        Self { context, key_groups, backend, event_time, processing_time }
+        Self { context, key_groups, backend, event_time, processing_time, changes: None, restored_timers: None }
     }
 
     fn error(&self, failure: StateFailure, state: usize, key: Option<&[u8]>, what: fmt::Arguments<'_>) -> StateError {
@@ -204,12 +210,13 @@ impl KeyedState {
 
     #[cold]
     fn wrong_key_group(&self, key_group: u32) -> String {
-        format!(
-            "its key group {key_group} belongs to another subtask, this one has {} to {}: only keys of the rows \
-             that the operator got may be used",
-            self.key_groups.start(),
-            self.key_groups.end()
-        )
+        let other = self.other_key_groups();
+        format!("its key group {key_group} {other}: only keys of the rows that the operator got may be used")
+    }
+
+    pub(super) fn other_key_groups(&self) -> String {
+        let (first, last) = (self.key_groups.start(), self.key_groups.end());
+        format!("belongs to another subtask, this one has {first} to {last}")
     }
 
     #[inline]
@@ -300,22 +307,41 @@ impl KeyedState {
     /// Checks what is to be written: its length, and its layout.
     fn check_layout(&self, scope: Scope<'_>, shape: StateShape, value: &[u8]) -> Result<(), StateError> {
         self.check_value(scope, value.len())?;
-        let least = if self.context.states[scope.state].has_time_to_live { ENDS_AT_BYTES } else { 0 };
-        let is_right = match shape {
-            StateShape::List => are_elements(value, least),
-            StateShape::Value | StateShape::Map => least <= value.len(),
-        };
-        if is_right {
+        if self.is_layout_right(scope.state, shape, value) {
             return Ok(());
         }
-        let what = match (shape, least) {
-            (StateShape::List, 0) => "the elements of a list are not well formed",
+        let what = match (shape, self.context.states[scope.state].has_time_to_live) {
+            (StateShape::List, false) => "the elements of a list are not well formed",
             (StateShape::List, _) => {
                 "the elements of a list are not well formed, or do not begin with their end of life"
             }
             _ => "a value does not begin with its end of life",
         };
         Err(self.error(StateFailure::BadList, scope.state, Some(scope.key), format_args!("{what}")))
+    }
+
+    pub(super) fn is_layout_right(&self, state: usize, shape: StateShape, value: &[u8]) -> bool {
+        let least = if self.context.states[state].has_time_to_live { ENDS_AT_BYTES } else { 0 };
+        match shape {
+            StateShape::List => are_elements(value, least),
+            StateShape::Value | StateShape::Map => least <= value.len(),
+        }
+    }
+
+    /// Notes a change, if changes are noted.
+    #[inline]
+    fn note<'a>(&mut self, scope: Scope<'a>, operation: impl FnOnce(Owner<'a>) -> Operation<'a>) {
+        if let Some(changes) = &mut self.changes {
+            let Scope { state, key_group, key, namespace } = scope;
+            changes.note(key_group, operation(Owner { state, key, namespace }));
+        }
+    }
+
+    fn check_changes(&mut self) {
+        let bytes = self.bytes();
+        if let Some(changes) = &mut self.changes {
+            changes.check(bytes);
+        }
     }
 
     /// Bytes of state and timers.
@@ -403,16 +429,29 @@ impl KeyedState {
                 self.check_layout(scope, shape, value)?;
             }
             match (shape, value) {
-                (StateShape::Map, Some(value)) => self.backend.put_pair(scope, map_key, value),
-                (StateShape::Map, None) => self.backend.delete_pair(scope, map_key),
-                (StateShape::List, Some([])) | (_, None) => self.backend.delete(scope),
-                (_, Some(value)) => self.backend.put(scope, value),
+                (StateShape::Map, Some(value)) => {
+                    self.backend.put_pair(scope, map_key, value);
+                    self.note(scope, |owner| Operation::PutPair(owner, map_key, value));
+                }
+                (StateShape::Map, None) => {
+                    self.backend.delete_pair(scope, map_key);
+                    self.note(scope, |owner| Operation::DeletePair(owner, map_key));
+                }
+                (StateShape::List, Some([])) | (_, None) => {
+                    self.backend.delete(scope);
+                    self.note(scope, Operation::Delete);
+                }
+                (_, Some(value)) => {
+                    self.backend.put(scope, value);
+                    self.note(scope, |owner| Operation::Put(owner, value));
+                }
             }
             if has_time_to_live {
                 self.backend.clean_up(state, scope.key_group, now.0);
             }
             self.check_bytes(scope)?;
         }
+        self.check_changes();
         self.check_end(state, &progress, reader)
     }
 
@@ -441,12 +480,14 @@ impl KeyedState {
             self.check_value(scope, self.backend.value_bytes(scope) + more.len())?;
             if !more.is_empty() {
                 self.backend.append(scope, more);
+                self.note(scope, |owner| Operation::Append(owner, more));
             }
             if has_time_to_live {
                 self.backend.clean_up(state, scope.key_group, now.0);
             }
             self.check_bytes(scope)?;
         }
+        self.check_changes();
         self.check_end(state, &progress, reader)
     }
 
@@ -469,7 +510,9 @@ impl KeyedState {
             self.look_ahead(state, &progress, reader, layout);
             let scope = self.scope(state, &mut reader).map_err(|Cut| self.cut(state, &progress))??;
             self.backend.delete(scope);
+            self.note(scope, Operation::Delete);
         }
+        self.check_changes();
         self.check_end(state, &progress, reader)
     }
 
@@ -569,8 +612,9 @@ impl KeyedState {
         count: u32,
         timers: &[u8],
         go_on: &dyn Fn() -> bool,
-        mut each: impl FnMut(&mut Self, TimeDomain, i64, &[u8], &[u8]) -> Result<(), StateError>,
+        mut each: impl FnMut(&mut Self, u32, Timer<'_>) -> Result<(), StateError>,
     ) -> Result<(), StateError> {
+        self.end_restore();
         if !self.context.is_keyed {
             let what = format_args!("only an operator behind key_by has timers");
             return Err(self.timer_error(StateFailure::NotKeyed, None, what));
@@ -595,12 +639,15 @@ impl KeyedState {
                     return Err(self.timer_error(StateFailure::BadList, Some(key), what));
                 }
             };
-            if let Err(key_group) = self.key_group(key) {
-                let what = self.wrong_key_group(key_group);
-                return Err(self.timer_error(StateFailure::WrongKeyGroup, Some(key), format_args!("{what}")));
+            match self.key_group(key) {
+                Ok(key_group) => each(self, key_group, Timer { domain, timestamp, key, namespace })?,
+                Err(key_group) => {
+                    let what = self.wrong_key_group(key_group);
+                    return Err(self.timer_error(StateFailure::WrongKeyGroup, Some(key), format_args!("{what}")));
+                }
             }
-            each(self, domain, timestamp, key, namespace)?;
         }
+        self.check_changes();
         if reader.0.is_empty() {
             return Ok(());
         }
@@ -608,7 +655,7 @@ impl KeyedState {
         Err(self.timer_error(StateFailure::BadList, None, what))
     }
 
-    fn queue(&mut self, domain: TimeDomain) -> &mut TimerQueue {
+    pub(super) fn queue(&mut self, domain: TimeDomain) -> &mut TimerQueue {
         match domain {
             TimeDomain::EventTime => &mut self.event_time,
             TimeDomain::ProcessingTime => &mut self.processing_time,
@@ -620,9 +667,13 @@ impl KeyedState {
     /// # Errors
     /// See [`KeyedState::get_many`].
     pub fn register_timers(&mut self, count: u32, timers: &[u8], go_on: &dyn Fn() -> bool) -> Result<(), StateError> {
-        self.each_timer(count, timers, go_on, |state, domain, timestamp, key, namespace| {
+        self.each_timer(count, timers, go_on, |state, key_group, timer| {
+            let Timer { domain, timestamp, key, namespace } = timer;
             if !state.queue(domain).register(timestamp, key, namespace) {
                 return Ok(());
+            }
+            if let Some(changes) = &mut state.changes {
+                changes.note_timer(key_group, Operation::RegisterTimer(timer));
             }
             let KeyedStateContext { timers_max, bytes_max, .. } = state.context;
             if timers_max < (state.event_time.len() + state.processing_time.len()) as u64 {
@@ -648,8 +699,13 @@ impl KeyedState {
     /// # Errors
     /// See [`KeyedState::get_many`].
     pub fn delete_timers(&mut self, count: u32, timers: &[u8], go_on: &dyn Fn() -> bool) -> Result<(), StateError> {
-        self.each_timer(count, timers, go_on, |state, domain, timestamp, key, namespace| {
-            state.queue(domain).delete(timestamp, key, namespace);
+        self.each_timer(count, timers, go_on, |state, key_group, timer| {
+            let Timer { domain, timestamp, key, namespace } = timer;
+            if state.queue(domain).delete(timestamp, key, namespace)
+                && let Some(changes) = &mut state.changes
+            {
+                changes.note_timer(key_group, Operation::DeleteTimer(timer));
+            }
             Ok(())
         })
     }
@@ -662,12 +718,23 @@ impl KeyedState {
             TimeDomain::EventTime => time.0,
             TimeDomain::ProcessingTime => time.0.saturating_sub(1),
         };
-        self.queue(domain).take_due(last, FIRED_TIMERS_MAX, FIRED_BYTES_MAX, out)
+        self.end_restore();
+        let queue = self.queue(domain);
+        let count = queue.take_due(last, FIRED_TIMERS_MAX, FIRED_BYTES_MAX, out);
+        let earliest = queue.earliest();
+        if let Some(changes) = &mut self.changes
+            && 0 < count
+        {
+            changes.timers_fired(domain, last, earliest);
+        }
+        count
     }
 
     /// When the next processing-time timer is due, a millisecond after its timestamp.
     pub fn next_processing_time(&self) -> Option<Timestamp> {
-        self.processing_time.earliest().map(|timestamp| Timestamp(timestamp.saturating_add(1)))
+        let restored = self.restored_timers.as_ref().and_then(|timers| timers.earliest(TimeDomain::ProcessingTime));
+        let earliest = self.processing_time.earliest().into_iter().chain(restored).min();
+        earliest.map(|timestamp| Timestamp(timestamp.saturating_add(1)))
     }
 
     #[cfg(test)]

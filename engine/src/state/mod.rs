@@ -5,23 +5,25 @@
 //! Beside it stand the [`TimerQueue`]s. Knows neither plugins nor tasks.
 
 mod entries;
-mod evolution;
 mod keyed_state;
 mod map_table;
 mod memory;
 mod pair_map;
 mod timers;
 mod value_table;
+mod section;
+mod change_log;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod snapshot_tests;
 
 pub use self::{
-    evolution::{Converter, Evolution, IncompatibleTypes, Malformed},
     keyed_state::{KeyedState, KeyedStateContext, StateError, StateFailure, StateUsage},
     memory::{MemorySnapshot, MemoryStateBackend},
-    snapshot::{KeyedStateSnapshot, RestoreError},
-    timers::TimerQueue,
+    snapshot::{KeyedStateSnapshot, RestoreError, rewrite_section},
+    timers::{TimerQueue, TimerSnapshot},
 };
 
 /// What a keyed state holds for a key and a namespace.

@@ -15,13 +15,13 @@ use crate::base::{
     key_group::{key_group, key_group_range},
 };
 
-const VALUE: u32 = 0;
-const LIST: u32 = 1;
-const MAP: u32 = 2;
+pub(super) const VALUE: u32 = 0;
+pub(super) const LIST: u32 = 1;
+pub(super) const MAP: u32 = 2;
 /// States with time-to-live stand behind those without.
 const SHORT_LIVED: u32 = 3;
 
-fn states() -> Vec<StateDescriptor> {
+pub(super) fn states() -> Vec<StateDescriptor> {
     let mut states = Vec::new();
     for has_time_to_live in [false, true] {
         for (name, shape) in [("value", StateShape::Value), ("list", StateShape::List), ("map", StateShape::Map)] {
@@ -32,7 +32,7 @@ fn states() -> Vec<StateDescriptor> {
     states
 }
 
-fn context() -> KeyedStateContext {
+pub(super) fn context() -> KeyedStateContext {
     KeyedStateContext {
         operator: "Count".into(),
         is_keyed: true,
@@ -47,37 +47,37 @@ fn context() -> KeyedStateContext {
     }
 }
 
-fn entry(key: &[u8], namespace: &[u8]) -> Vec<u8> {
+pub(super) fn entry(key: &[u8], namespace: &[u8]) -> Vec<u8> {
     let mut entry = Vec::new();
     write(&mut entry, key);
     write(&mut entry, namespace);
     entry
 }
 
-fn with(mut entry: Vec<u8>, part: &[u8]) -> Vec<u8> {
+pub(super) fn with(mut entry: Vec<u8>, part: &[u8]) -> Vec<u8> {
     write(&mut entry, part);
     entry
 }
 
-fn absent(mut entry: Vec<u8>) -> Vec<u8> {
+pub(super) fn absent(mut entry: Vec<u8>) -> Vec<u8> {
     entry.extend_from_slice(&ABSENT.to_le_bytes());
     entry
 }
 
-fn go_on() -> bool {
+pub(super) fn go_on() -> bool {
     true
 }
 
 /// State, key, namespace.
-type ModelScope = (u32, Vec<u8>, Vec<u8>);
+pub(super) type ModelScope = (u32, Vec<u8>, Vec<u8>);
 
 /// What a state is, said as simply as can be.
 #[derive(Clone, Debug, Default)]
-struct Model {
+pub(super) struct Model {
     values: BTreeMap<ModelScope, Vec<u8>>,
     lists: BTreeMap<ModelScope, Vec<Vec<u8>>>,
     maps: BTreeMap<ModelScope, BTreeMap<Vec<u8>, Vec<u8>>>,
-    now: i64,
+    pub(super) now: i64,
 }
 
 impl Model {
@@ -101,7 +101,7 @@ impl Model {
     }
 
     /// All that lives: value, list or map by scope and map key.
-    fn all(&self) -> BTreeMap<(ModelScope, Option<Vec<u8>>), Vec<u8>> {
+    pub(super) fn all(&self) -> BTreeMap<(ModelScope, Option<Vec<u8>>), Vec<u8>> {
         let mut all = BTreeMap::new();
         for scope in self.values.keys() {
             all.extend(self.value(scope).map(|value| ((scope.clone(), None), value)));
@@ -173,7 +173,10 @@ fn check(state: &KeyedState, model: &Model, scope: &ModelScope) {
 }
 
 /// What a snapshot of all key groups shows and lives at `now`.
-fn contents(snapshots: &[Box<dyn KeyGroupSnapshot>], now: i64) -> BTreeMap<(ModelScope, Option<Vec<u8>>), Vec<u8>> {
+pub(super) fn contents(
+    snapshots: &[Box<dyn KeyGroupSnapshot>],
+    now: i64,
+) -> BTreeMap<(ModelScope, Option<Vec<u8>>), Vec<u8>> {
     let model = Model { now, ..Model::default() };
     let mut all = BTreeMap::new();
     for snapshot in snapshots {
@@ -202,71 +205,81 @@ fn snapshots(state: &KeyedState) -> Vec<Box<dyn KeyGroupSnapshot>> {
 }
 
 /// One step: what to do, state, key, namespace, map key, length of a value.
-type Step = (u8, u32, u8, u8, u8, u16);
+pub(super) type Step = (u8, u32, u8, u8, u8, u16);
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let length = prop_oneof![4 => 0_u16..24, 2 => Just(16_u16), 1 => 200_u16..1500];
     prop::collection::vec((0_u8..12, 0_u32..6, 0_u8..10, 0_u8..2, 0_u8..8, length), 1..120)
+}
+
+/// Does a step to state and model. Returns whose state it was about.
+pub(super) fn apply(state: &mut KeyedState, model: &mut Model, index: usize, step: Step) -> ModelScope {
+    let (act, number, key, namespace, map_key, length) = step;
+    let key = vec![b'k'; key as usize + 1];
+    let scope: ModelScope = (number, key.clone(), vec![b'n'; namespace as usize]);
+    let now = Timestamp(model.now);
+    let mut value = Vec::new();
+    if SHORT_LIVED <= number {
+        value.extend_from_slice(&(model.now + 1 + i64::from(map_key)).to_le_bytes());
+    }
+    value.extend((0..length).map(|at| u8::try_from((at as usize + index) % 251).unwrap()));
+    let at = entry(&key, &scope.2);
+    let map_key = vec![b'm', map_key];
+    match (act, number % 3) {
+        (0..5, VALUE) => {
+            state.put_many(number, 1, &with(at, &value), now, &go_on).unwrap();
+            model.values.insert(scope.clone(), value);
+        }
+        (0..4, LIST) => {
+            state.append_many(number, 1, &with(at, &with(Vec::new(), &value)), now, &go_on).unwrap();
+            model.lists.entry(scope.clone()).or_default().push(value);
+            if 9_000 < model.lists[&scope].iter().map(|element| element.len() + 4).sum::<usize>() {
+                state.put_many(number, 1, &absent(entry(&key, &scope.2)), now, &go_on).unwrap();
+                model.lists.remove(&scope);
+            }
+        }
+        (4, LIST) => {
+            state.put_many(number, 1, &with(at, &with(Vec::new(), &value)), now, &go_on).unwrap();
+            model.lists.insert(scope.clone(), vec![value]);
+        }
+        (0..5, _) => {
+            state.put_many(number, 1, &with(with(at, &map_key), &value), now, &go_on).unwrap();
+            model.maps.entry(scope.clone()).or_default().insert(map_key, value);
+        }
+        (5 | 6, MAP) => {
+            state.put_many(number, 1, &absent(with(at, &map_key)), now, &go_on).unwrap();
+            model.maps.entry(scope.clone()).or_default().remove(&map_key);
+        }
+        (5 | 6, _) => {
+            state.put_many(number, 1, &absent(at), now, &go_on).unwrap();
+            model.values.remove(&scope);
+            model.lists.remove(&scope);
+        }
+        (7, MAP) => {
+            state.clear_many(number, 1, &at, &go_on).unwrap();
+            model.maps.remove(&scope);
+        }
+        (8, MAP) => {
+            let expected = model.map(&scope).get(&map_key).cloned();
+            assert_eq!(get(state, &scope, Some(&map_key), model.now), expected);
+        }
+        (9, _) => model.now += 1,
+        _ => {}
+    }
+    scope
 }
 
 fn run(steps: Vec<Step>) {
     let mut state = KeyedState::new(context());
     let mut model = Model::default();
     let mut taken = Vec::new();
-    for (index, (act, number, key, namespace, map_key, length)) in steps.into_iter().enumerate() {
-        let key = vec![b'k'; key as usize + 1];
-        let scope: ModelScope = (number, key.clone(), vec![b'n'; namespace as usize]);
-        let now = Timestamp(model.now);
-        let mut value = Vec::new();
-        if SHORT_LIVED <= number {
-            value.extend_from_slice(&(model.now + 1 + i64::from(map_key)).to_le_bytes());
-        }
-        value.extend((0..length).map(|at| u8::try_from((at as usize + index) % 251).unwrap()));
-        let at = entry(&key, &scope.2);
-        let map_key = vec![b'm', map_key];
-        match (act, number % 3) {
-            (0..5, VALUE) => {
-                state.put_many(number, 1, &with(at, &value), now, &go_on).unwrap();
-                model.values.insert(scope.clone(), value);
-            }
-            (0..4, LIST) => {
-                state.append_many(number, 1, &with(at, &with(Vec::new(), &value)), now, &go_on).unwrap();
-                model.lists.entry(scope.clone()).or_default().push(value);
-                if 9_000 < model.lists[&scope].iter().map(|element| element.len() + 4).sum::<usize>() {
-                    state.put_many(number, 1, &absent(entry(&key, &scope.2)), now, &go_on).unwrap();
-                    model.lists.remove(&scope);
-                }
-            }
-            (4, LIST) => {
-                state.put_many(number, 1, &with(at, &with(Vec::new(), &value)), now, &go_on).unwrap();
-                model.lists.insert(scope.clone(), vec![value]);
-            }
-            (0..5, _) => {
-                state.put_many(number, 1, &with(with(at, &map_key), &value), now, &go_on).unwrap();
-                model.maps.entry(scope.clone()).or_default().insert(map_key, value);
-            }
-            (5 | 6, MAP) => {
-                state.put_many(number, 1, &absent(with(at, &map_key)), now, &go_on).unwrap();
-                model.maps.entry(scope.clone()).or_default().remove(&map_key);
-            }
-            (5 | 6, _) => {
-                state.put_many(number, 1, &absent(at), now, &go_on).unwrap();
-                model.values.remove(&scope);
-                model.lists.remove(&scope);
-            }
-            (7, MAP) => {
-                state.clear_many(number, 1, &at, &go_on).unwrap();
-                model.maps.remove(&scope);
-            }
-            (8, MAP) => {
-                let expected = model.map(&scope).get(&map_key).cloned();
-                assert_eq!(get(&state, &scope, Some(&map_key), model.now), expected);
-            }
-            (9, _) => model.now += 1,
-            (10, _) => taken.push((snapshots(&state), model.clone())),
-            (11, _) => drop(taken.pop()),
+    for (index, step) in steps.into_iter().enumerate() {
+        match step.0 {
+            10 => taken.push((snapshots(&state), model.clone())),
+            11 => drop(taken.pop()),
             _ => {}
         }
+        let scope = apply(&mut state, &mut model, index, step);
         check(&state, &model, &scope);
     }
     for scope in model.scopes() {
@@ -324,13 +337,13 @@ proptest! {
             prop_assert_eq!(queue.earliest(), model.first().map(|timer| timer.0));
         }
         let mut left = BTreeSet::new();
-        queue.visit(|timestamp, key, namespace| assert!(left.insert((timestamp, key.to_vec(), namespace.to_vec()))));
+        queue.snapshot().visit(|timestamp, key, namespace| assert!(left.insert((timestamp, key.to_vec(), namespace.to_vec()))));
         prop_assert_eq!(left, model);
     }
 }
 
 /// Timers as they are fired: timestamp, key, namespace.
-fn fired(mut bytes: &[u8]) -> Vec<(i64, Vec<u8>, Vec<u8>)> {
+pub(super) fn fired(mut bytes: &[u8]) -> Vec<(i64, Vec<u8>, Vec<u8>)> {
     let mut timers = Vec::new();
     while !bytes.is_empty() {
         let timestamp = i64::from_le_bytes(bytes[..8].try_into().unwrap());
@@ -341,7 +354,7 @@ fn fired(mut bytes: &[u8]) -> Vec<(i64, Vec<u8>, Vec<u8>)> {
     timers
 }
 
-fn timer(domain: u8, key: &str, namespace: &str, timestamp: i64) -> Vec<u8> {
+pub(super) fn timer(domain: u8, key: &str, namespace: &str, timestamp: i64) -> Vec<u8> {
     let mut timer = vec![domain];
     timer.extend_from_slice(&timestamp.to_le_bytes());
     write(&mut timer, key.as_bytes());
@@ -410,6 +423,7 @@ fn timers_fire_as_flinks() {
         let mut left = Vec::new();
         for (domain, queue) in state.queues() {
             queue
+                .snapshot()
                 .visit(|timestamp, key, _| left.push(format!("{domain} {} {timestamp}", String::from_utf8_lossy(key))));
         }
         let expected: Vec<_> = texts("left").iter().map(three_words).collect();

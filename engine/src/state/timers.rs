@@ -198,19 +198,39 @@ impl TimerQueue {
         count
     }
 
+    /// All timers as they are now, which may be read on another thread.
+    pub fn snapshot(&self) -> TimerSnapshot {
+        let mut snapshot = TimerSnapshot { buckets: Vec::with_capacity(self.buckets.len()), bytes: Vec::new() };
+        for (timestamp, bucket) in &self.buckets {
+            snapshot.bytes.extend_from_slice(match bucket {
+                Bucket::Few(bytes) => bytes,
+                Bucket::Many(many) => &many.bytes[many.from..],
+            });
+            snapshot.buckets.push((*timestamp, snapshot.bytes.len()));
+        }
+        snapshot
+    }
+}
+
+/// The timers of a queue at one moment.
+pub struct TimerSnapshot {
+    /// Timestamp of each bucket and where it ends in `bytes`.
+    buckets: Vec<(i64, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl TimerSnapshot {
     /// Shows all timers in the order of their timestamps: timestamp, key and namespace.
     pub fn visit(&self, mut visit: impl FnMut(i64, &[u8], &[u8])) {
-        for (timestamp, bucket) in &self.buckets {
-            let bytes = match bucket {
-                Bucket::Few(bytes) => bytes.as_slice(),
-                Bucket::Many(many) => &many.bytes[many.from..],
-            };
-            for timer in timers(bytes).filter(|timer| !is_deleted(timer)) {
+        let mut begin = 0;
+        for (timestamp, end) in &self.buckets {
+            for timer in timers(&self.bytes[begin..*end]).filter(|timer| !is_deleted(timer)) {
                 let mut parts = entries::elements(timer);
                 if let (Some(key), Some(namespace)) = (parts.next(), parts.next()) {
                     visit(*timestamp, key, namespace);
                 }
             }
+            begin = *end;
         }
     }
 }

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Consequence, JobMaster,
-    checkpoint_coordinator::{
-        CompletedCheckpoint, Effect, Participants, plan,
-    },
+    checkpoint_coordinator::{CompletedCheckpoint, Effect, Participants, plan},
     execution_graph::VertexIndex,
     operator_coordinators::RestoredConnectors,
 };
@@ -21,9 +19,7 @@ use crate::{
     checkpoint::{JobRestore, assign_state},
     protocol::{
         dispatcher::DispatcherMessage,
-        job_master::{
-            AcknowledgeCheckpoint, CheckpointFailureReason, DeclineCheckpoint, FailureCause, Recoverability,
-        },
+        job_master::{AcknowledgeCheckpoint, CheckpointFailureReason, DeclineCheckpoint, FailureCause, Recoverability},
         rpc::Address,
         task_executor::{TaskExecutorMessage, TriggerCheckpoint},
     },

@@ -39,6 +39,10 @@ mod scheduling;
 mod task_executors;
 pub mod watermark_alignment;
 #[cfg(test)]
+mod checkpoint_simulation;
+#[cfg(test)]
+mod checkpoint_tests;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;

@@ -317,8 +317,10 @@ impl OperatorCoordinators {
                         let checkpoint_id = restored.checkpoint_id;
                         let committables = restored.committables.remove(&node.id).unwrap_or_default();
                         let operator = || node.name.clone();
-                        committer.recover(checkpoint_id, committables).map_err(|source| {
-                            CoordinatorError::Recover { operator: operator(), checkpoint_id, source }
+                        committer.recover(checkpoint_id, committables).map_err(|source| CoordinatorError::Recover {
+                            operator: operator(),
+                            checkpoint_id,
+                            source,
                         })?;
                     }
                     None => committer.prepare().map_err(error)?,
@@ -381,8 +383,10 @@ impl OperatorCoordinators {
         for (node, committables) in committables {
             let Some(sink) = self.sinks.get_mut(&node) else { continue };
             let operator = || sink.use_.operator.clone();
-            let committed = sink.committer.commit(committables).map_err(|source| {
-                CoordinatorError::CommitCheckpoint { operator: operator(), checkpoint_id: id, source }
+            let committed = sink.committer.commit(committables).map_err(|source| CoordinatorError::CommitCheckpoint {
+                operator: operator(),
+                checkpoint_id: id,
+                source,
             });
             result = result.and(committed);
         }
@@ -453,9 +457,8 @@ impl OperatorCoordinators {
         for (node, sink) in &mut self.sinks {
             if let Some(subtasks) = subtasks.get(&sink.use_.vertex) {
                 let known = restored.as_mut().filter(|restored| restored.nodes.contains(node));
-                let checkpoint = known.map(|restored| {
-                    (restored.checkpoint_id, restored.committables.remove(node).unwrap_or_default())
-                });
+                let checkpoint = known
+                    .map(|restored| (restored.checkpoint_id, restored.committables.remove(node).unwrap_or_default()));
                 sink.subtasks_reset(subtasks, checkpoint)?;
             }
         }

@@ -108,6 +108,12 @@ impl GraphBuilder {
         self
     }
 
+    /// Of all vertices.
+    pub(super) fn max_parallelism(mut self, max_parallelism: u32) -> Self {
+        self.vertices.iter_mut().for_each(|vertex| vertex.max_parallelism = max_parallelism);
+        self
+    }
+
     /// Option of all connectors; see [`Journal::connectors`].
     pub(super) fn option(mut self, key: &str, value: &str) -> Self {
         self.options.insert(key.to_owned(), value.to_owned());
@@ -249,11 +255,7 @@ struct JournalCommitter {
 }
 
 impl SinkCommitter for JournalCommitter {
-    fn recover(
-        &mut self,
-        checkpoint_id: CheckpointId,
-        committables: Vec<Committable>,
-    ) -> Result<(), ConnectorError> {
+    fn recover(&mut self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
         self.journal.note(format!("recover {checkpoint_id}: {}", names(committables)));
         fail_if(&self.spec, "recover")
     }
@@ -342,9 +344,8 @@ impl CheckpointStore for FakeStore {
 
     fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, String> {
         let storage = self.0.lock().unwrap();
-        let is_it = |(known, other): &&(SnapshotLocation, CheckpointId)| {
-            known == location && id.is_none_or(|id| id == *other)
-        };
+        let is_it =
+            |(known, other): &&(SnapshotLocation, CheckpointId)| known == location && id.is_none_or(|id| id == *other);
         let key = storage.stored.keys().find(is_it).ok_or("there is no _metadata")?;
         storage.check(key.1)?;
         Ok(storage.stored[key].clone())

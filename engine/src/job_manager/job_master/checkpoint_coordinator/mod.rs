@@ -396,9 +396,9 @@ impl CheckpointCoordinator {
     /// "savepoint-<first six digits of the job>-<random>" below the directory.
     fn savepoint_location(&self, directory: Option<SnapshotLocation>) -> Result<SnapshotLocation, String> {
         let configured = || self.settings.savepoint_directory.clone().map(SnapshotLocation);
-        let SnapshotLocation(directory) = directory.or_else(configured).ok_or(
-            "no directory for the savepoint: give one, or set execution.checkpointing.savepoint-dir",
-        )?;
+        let SnapshotLocation(directory) = directory
+            .or_else(configured)
+            .ok_or("no directory for the savepoint: give one, or set execution.checkpointing.savepoint-dir")?;
         let job = self.job.to_string();
         let directory = directory.strip_prefix("file://").unwrap_or(&directory).trim_end_matches('/').to_owned();
         let random = rand::rng().random_range(0..1_u64 << 48);
@@ -413,7 +413,12 @@ impl CheckpointCoordinator {
     /// All running tasks have processed their input and wait for a checkpoint to end.
     pub fn end_of_data(&mut self, now: Timestamp) {
         let is_over = self.end_of_data_asked.is_none_or(|asked| asked.plus(END_OF_DATA_PAUSE) <= now);
-        if self.scheduler == Scheduler::Off || !is_over || self.is_end_of_data_done || self.is_stopping() || self.decider.has_unforced() {
+        if self.scheduler == Scheduler::Off
+            || !is_over
+            || self.is_end_of_data_done
+            || self.is_stopping()
+            || self.decider.has_unforced()
+        {
             return;
         }
         // One under way may have begun before the last task came to its end: the next waits for it.
@@ -457,11 +462,7 @@ impl CheckpointCoordinator {
                 }
             }
         }
-        let load = Load {
-            pending: self.pending.len(),
-            cleaning: self.cleaning,
-            last_completion: self.last_completion,
-        };
+        let load = Load { pending: self.pending.len(), cleaning: self.cleaning, last_completion: self.last_completion };
         match self.decider.choose(load, now) {
             Decision::Nothing => None,
             Decision::Begin(request) => Some(request),
@@ -592,11 +593,8 @@ impl CheckpointCoordinator {
             let upto = committables.iter().filter(|(belongs_to, _)| *belongs_to <= id);
             state.operators.entry(*node).or_default().committables = upto.map(|(_, it)| it.clone()).collect();
         }
-        let parts = Parts {
-            tasks: &pending.acknowledged,
-            finished: &pending.finished,
-            coordinators: &pending.coordinators,
-        };
+        let parts =
+            Parts { tasks: &pending.acknowledged, finished: &pending.finished, coordinators: &pending.coordinators };
         let metadata = Arc::new(metadata::assemble(job, id, pending.triggered, pending.request.kind, &parts));
         pending.metadata = Some(Arc::clone(&metadata));
         self.effects.push(Effect::Storage(StorageTask::Store(metadata, pending.options.location.clone())));
@@ -741,11 +739,7 @@ impl CheckpointCoordinator {
     }
 
     /// Deletes what was written for a checkpoint that was given up.
-    fn discard_state<'a>(
-        &mut self,
-        aborted: &AbortedCheckpoint,
-        states: impl Iterator<Item = &'a TaskStateSnapshot>,
-    ) {
+    fn discard_state<'a>(&mut self, aborted: &AbortedCheckpoint, states: impl Iterator<Item = &'a TaskStateSnapshot>) {
         let files: Vec<String> = states.flat_map(|state| self.completed.files_of_aborted(aborted.id, state)).collect();
         if aborted.options.kind.is_savepoint() {
             self.cleaning += 1;

@@ -135,7 +135,8 @@ mod tests {
             assert_eq!(plan.to_trigger, scenario.trigger.iter().map(index).collect::<Vec<_>>(), "{name}");
             let waited: Vec<_> = scenario.wait_for_ack_and_notify.iter().map(index).collect();
             assert_eq!(plan.to_wait, waited, "{name}");
-            let fully = scenario.fully_finished_vertices.iter().map(|vertex| graph.job_vertices()[*vertex].job_vertex.id);
+            let fully =
+                scenario.fully_finished_vertices.iter().map(|vertex| graph.job_vertices()[*vertex].job_vertex.id);
             assert_eq!(plan.fully_finished, fully.collect::<Vec<_>>(), "{name}");
             assert_eq!(plan.finished.len() + plan.to_wait.len(), graph.vertex_count(), "{name}");
         }

@@ -1,9 +1,6 @@
 //! Which of the checkpoints that were asked for is begun next. Source: Flink's `CheckpointRequestDecider`.
 
-use std::{
-    collections::BTreeMap,
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     base::{

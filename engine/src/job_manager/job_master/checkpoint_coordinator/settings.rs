@@ -84,7 +84,8 @@ impl CheckpointSettings {
         let min_pause = configuration.get(&options::CHECKPOINTING_MIN_PAUSE).min(PAUSE_MAX);
         let interval = configuration.get(&options::CHECKPOINTING_INTERVAL);
         let timeout = configuration.get(&options::CHECKPOINTING_TIMEOUT);
-        let set = [(options::CHECKPOINTING_INTERVAL.key, interval), (options::CHECKPOINTING_TIMEOUT.key, Some(timeout))];
+        let set =
+            [(options::CHECKPOINTING_INTERVAL.key, interval), (options::CHECKPOINTING_TIMEOUT.key, Some(timeout))];
         for (key, duration) in set {
             if let Some(duration) = duration.filter(|duration| *duration < DURATION_MIN) {
                 let (value, least) = (format_duration(duration), format_duration(DURATION_MIN));

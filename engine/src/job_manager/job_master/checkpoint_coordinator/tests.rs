@@ -89,9 +89,7 @@ impl Harness {
 
     fn store(&mut self, id: CheckpointId) -> Vec<Effect> {
         let before = self.coordinator.take_effects();
-        let stores = |effect: &Effect| {
-            matches!(effect, Effect::Storage(StorageTask::Store(metadata, _)) if metadata.checkpoint_id == id)
-        };
+        let stores = |effect: &Effect| matches!(effect, Effect::Storage(StorageTask::Store(metadata, _)) if metadata.checkpoint_id == id);
         assert!(before.iter().any(stores), "{id} is not being stored: {before:?}");
         self.coordinator.stored(id, Ok(()), self.now);
         self.coordinator.take_effects()
@@ -165,7 +163,9 @@ fn deleted(effects: &[Effect]) -> (Vec<CheckpointId>, Vec<String>) {
 }
 
 fn has_aborted(effects: &[Effect], id: CheckpointId) -> bool {
-    effects.iter().any(|effect| matches!(effect, Effect::NotifyAborted(aborted, tasks) if *aborted == id && tasks.len() == 4))
+    effects
+        .iter()
+        .any(|effect| matches!(effect, Effect::NotifyAborted(aborted, tasks) if *aborted == id && tasks.len() == 4))
 }
 
 #[test]
@@ -191,9 +191,7 @@ fn a_checkpoint_is_complete_when_all_have_acknowledged_and_its_metadata_is_store
     assert!(harness.coordinator.is_undecided() && harness.coordinator.latest().is_none());
     harness.coordinator.stored(id, Ok(()), harness.now);
     let effects = harness.coordinator.take_effects();
-    let [Effect::Completed(parts), Effect::NotifyComplete(1, told)] = effects.as_slice() else {
-        panic!("{effects:?}")
-    };
+    let [Effect::Completed(parts), Effect::NotifyComplete(1, told)] = effects.as_slice() else { panic!("{effects:?}") };
     assert_eq!((parts.id, told.len()), (1, 4));
     assert_eq!(harness.coordinator.latest().map(CompletedCheckpoint::id), Some(1));
     assert_eq!(harness.statuses(), [(1, CheckpointStatus::Completed)]);

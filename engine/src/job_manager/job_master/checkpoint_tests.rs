@@ -1,0 +1,500 @@
+//! Checkpoints of a JobMaster against scripted TaskExecutors and a store that is told when to answer.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    testing::{FakeStore, Harness, exchange, failure, pipelines, update},
+    *,
+};
+use crate::{
+    base::{
+        ids::ExecutionAttemptId,
+        stream_element::{CheckpointId, SnapshotKind, SnapshotLocation, StopMode},
+    },
+    checkpoint::{OperatorSubtaskState, TaskStateSnapshot},
+    connector::{Committable, SourceSplit},
+    protocol::{
+        job_master::{
+            AcknowledgeCheckpoint, CheckpointMetrics, DeclineCheckpoint, RESTORE_FAILURE, SnapshotRequest,
+            SplitRequest, TakenSnapshot, TaskExecutionStateUpdate, TaskState,
+        },
+        task_executor::{TaskDeployment, TriggerCheckpoint},
+    },
+};
+
+const SETTINGS: &[(&str, &str)] = &[
+    ("execution.checkpointing.interval", "1 s"),
+    ("execution.checkpointing.tolerable-failed-checkpoints", "5"),
+    ("execution.checkpointing.num-retained", "2"),
+    ("restart-strategy.exponential-delay.jitter-factor", "0"),
+];
+const SECOND: Duration = Duration::from_secs(1);
+const SOURCE: u32 = 1;
+const SINK: u32 = 2;
+
+/// What a source has left, or a sink has ready.
+fn state(splits: &[u8], committables: &[&str]) -> TaskStateSnapshot {
+    let state = OperatorSubtaskState {
+        splits: splits.iter().map(|split| SourceSplit(vec![*split])).collect(),
+        committables: committables.iter().map(|name| Committable(name.as_bytes().to_vec())).collect(),
+        ..OperatorSubtaskState::default()
+    };
+    let node = if committables.is_empty() { SOURCE } else { SINK };
+    TaskStateSnapshot { operators: BTreeMap::from([(node, state)]), is_finished: false }
+}
+
+fn triggered(sent: &[(String, TaskExecutorMessage)]) -> Vec<TriggerCheckpoint> {
+    let triggers = sent.iter().filter_map(|(_, message)| match message {
+        TaskExecutorMessage::TriggerCheckpoint(trigger) => Some(trigger.clone()),
+        _ => None,
+    });
+    triggers.collect()
+}
+
+/// Attempts that were told that the checkpoint is complete.
+fn notified(sent: &[(String, TaskExecutorMessage)], id: CheckpointId) -> Vec<ExecutionAttemptId> {
+    let told = sent.iter().filter_map(|(_, message)| match message {
+        TaskExecutorMessage::NotifyCheckpointComplete(attempt, complete) if *complete == id => Some(*attempt),
+        _ => None,
+    });
+    told.collect()
+}
+
+impl Harness {
+    /// Lets the interval pass; returns the triggers.
+    fn trigger(&mut self) -> Vec<TriggerCheckpoint> {
+        self.take_sent();
+        self.advance(SECOND);
+        triggered(&self.take_to_task_executors())
+    }
+
+    fn acknowledge(&mut self, attempt: ExecutionAttemptId, checkpoint_id: CheckpointId, state: TaskStateSnapshot) {
+        let metrics = CheckpointMetrics::default();
+        let acknowledge = AcknowledgeCheckpoint { attempt, checkpoint_id, state, metrics };
+        let from = self.location(attempt);
+        self.deliver(from, JobMasterMessage::AcknowledgeCheckpoint(Box::new(acknowledge)));
+    }
+
+    fn acknowledge_all(&mut self, deployed: &[TaskDeployment], id: CheckpointId) {
+        for deployment in deployed {
+            self.acknowledge(deployment.attempt, id, TaskStateSnapshot::default());
+        }
+    }
+
+    /// Triggers, acknowledges and stores; returns the id.
+    fn complete_checkpoint(&mut self, deployed: &[TaskDeployment]) -> CheckpointId {
+        let id = self.trigger()[0].checkpoint_id;
+        self.acknowledge_all(deployed, id);
+        self.perform_storage();
+        id
+    }
+
+    fn decline(&mut self, attempt: ExecutionAttemptId, checkpoint_id: CheckpointId, reason: CheckpointFailureReason) {
+        let from = self.location(attempt);
+        let decline = DeclineCheckpoint { attempt, checkpoint_id, reason, message: "as told".to_owned() };
+        self.deliver(from, JobMasterMessage::DeclineCheckpoint(decline));
+    }
+
+    fn next_split(&mut self, attempt: ExecutionAttemptId) {
+        let from = self.location(attempt);
+        self.deliver(from, JobMasterMessage::RequestSplit(SplitRequest { attempt, node: SOURCE }));
+    }
+
+    /// The task fails, those that were cancelled end, and the delay passes: returns the fresh attempts.
+    fn fail_and_restart(&mut self, attempt: ExecutionAttemptId, code: &str) -> Vec<TaskDeployment> {
+        let cause = failure(code, Recoverability::Recoverable);
+        self.take_sent();
+        self.report_update(update(attempt, TaskState::Failed, Some(cause)));
+        self.end_canceled();
+        self.perform_storage();
+        self.end_canceled();
+        self.advance(100 * SECOND);
+        let deployed = self.take_deployed();
+        deployed
+    }
+
+    fn end_canceled(&mut self) {
+        let canceled: Vec<_> = self
+            .take_to_task_executors()
+            .into_iter()
+            .filter_map(|(_, message)| match message {
+                TaskExecutorMessage::CancelTask(attempt) => Some(attempt),
+                _ => None,
+            })
+            .collect();
+        canceled.into_iter().for_each(|attempt| self.report(attempt, TaskState::Canceled));
+    }
+
+    fn run(&mut self, deployed: &[TaskDeployment]) {
+        for deployment in deployed {
+            self.report(deployment.attempt, TaskState::Initializing);
+            self.report(deployment.attempt, TaskState::Running);
+        }
+    }
+
+    fn failures(&self) -> Vec<(String, String)> {
+        let failures = self.master.details().failures.into_iter();
+        failures.map(|failure| (failure.cause.code, failure.cause.message)).collect()
+    }
+
+    /// Answers to clients since the last call.
+    fn take_answers(&mut self) -> Vec<(u64, Result<TakenSnapshot, String>)> {
+        let answers = self.take_sent().into_iter().filter_map(|envelope| match envelope.message {
+            Message::Dispatcher(DispatcherMessage::SnapshotTaken(number, result)) => Some((number, result)),
+            _ => None,
+        });
+        answers.collect()
+    }
+}
+
+fn restored_ids(deployed: &[TaskDeployment]) -> Vec<Option<CheckpointId>> {
+    deployed.iter().map(|deployment| deployment.restore.as_ref().map(|restore| restore.checkpoint_id)).collect()
+}
+
+#[test]
+fn a_checkpoint_goes_from_the_sources_to_the_commit_and_a_failure_goes_back_to_it() {
+    let (mut harness, deployed) = Harness::running(exchange(2).option("splits", "6"), SETTINGS);
+    let attempts: Vec<_> = deployed.iter().map(|deployment| deployment.attempt).collect();
+    assert_eq!(restored_ids(&deployed), [None; 4]);
+    // Split 0 to the first source, 1 to the second.
+    attempts[..2].iter().for_each(|attempt| harness.next_split(*attempt));
+    let triggers = harness.trigger();
+    assert_eq!(triggers.iter().map(|trigger| trigger.attempt).collect::<Vec<_>>(), attempts[..2]);
+    assert!(triggers.iter().all(|trigger| trigger.checkpoint_id == 1 && trigger.triggered == harness.now));
+    // Dealt behind the barrier.
+    harness.next_split(attempts[0]);
+    harness.journal.take();
+    harness.acknowledge(attempts[0], 1, state(&[0], &[]));
+    harness.acknowledge(attempts[1], 1, state(&[], &[]));
+    harness.acknowledge(attempts[2], 1, state(&[], &["a"]));
+    harness.acknowledge(attempts[3], 1, state(&[], &["b"]));
+    assert_eq!(harness.journal.take(), [] as [&str; 0], "nothing is visible before the metadata is durable");
+    harness.perform_storage();
+    assert_eq!(harness.journal.take(), ["commit a b"]);
+    assert_eq!(notified(&harness.take_to_task_executors(), 1), attempts);
+
+    let deployed = harness.fail_and_restart(attempts[2], "guest-panic");
+    assert_eq!(restored_ids(&deployed), [Some(1); 4]);
+    let split = SourceSplit(vec![0]);
+    let restored = format!("restored {:?} and {:?}", [2, 3, 4, 5], [(0, split)]);
+    let journal = harness.journal.take();
+    assert_eq!(journal, ["enumerator test of 2 string".to_owned(), restored, "recover 1: a b".to_owned()]);
+    let statistics = harness.master.details().checkpoints.unwrap();
+    assert_eq!((statistics.counts.completed, statistics.counts.restored), (1, 1));
+    harness.run(&deployed);
+    assert_eq!(harness.trigger()[0].checkpoint_id, 2, "ids go on");
+}
+
+#[test]
+fn a_region_gets_back_what_its_readers_had_left_and_what_they_were_dealt_since() {
+    let (mut harness, deployed) = Harness::running(pipelines(2).option("splits", "6"), SETTINGS);
+    let attempts: Vec<_> = deployed.iter().map(|deployment| deployment.attempt).collect();
+    let sources: Vec<_> =
+        attempts.iter().copied().filter(|attempt| harness.name(*attempt).starts_with("source")).collect();
+    // 0 and 2 to the first, 1 to the second.
+    [0, 1, 0].into_iter().for_each(|source| harness.next_split(sources[source]));
+    let id = harness.trigger()[0].checkpoint_id;
+    // 3 to the first behind the barrier.
+    harness.next_split(sources[0]);
+    for attempt in &attempts {
+        // 0 is read to its end.
+        let left: &[u8] = if *attempt == sources[0] { &[2] } else { &[] };
+        harness.acknowledge(*attempt, id, state(left, &[]));
+    }
+    harness.perform_storage();
+    harness.journal.take();
+    let deployed = harness.fail_and_restart(sources[0], "guest-panic");
+    assert_eq!(harness.states().matches("#1").count(), 2, "{}", harness.states());
+    assert_eq!(restored_ids(&deployed), [Some(id); 2]);
+    let back = [SourceSplit(vec![2]), SourceSplit(vec![3])];
+    assert_eq!(harness.journal.take(), [format!("back from 0: {back:?}")]);
+    harness.run(&deployed);
+    // 4, 5, 2, 3 are dealt to the second: what the first has is none.
+    (0..4).for_each(|_| harness.next_split(sources[1]));
+    harness.fail_and_restart(deployed[0].attempt, "guest-panic");
+    let nothing: [SourceSplit; 0] = [];
+    assert_eq!(harness.journal.take(), [format!("back from 0: {nothing:?}")]);
+}
+
+#[test]
+fn a_failure_gives_up_what_is_under_way_and_late_acknowledgements_change_nothing() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let first = harness.complete_checkpoint(&deployed);
+    let second = harness.trigger()[0].checkpoint_id;
+    harness.acknowledge(deployed[0].attempt, second, TaskStateSnapshot::default());
+    let fresh = harness.fail_and_restart(deployed[1].attempt, "guest-panic");
+    assert_eq!(restored_ids(&fresh), [Some(first); 2]);
+    harness.run(&fresh);
+    harness.acknowledge(deployed[1].attempt, second, state(&[], &["zombie"]));
+    harness.perform_storage();
+    let third = harness.complete_checkpoint(&fresh);
+    assert!(second < third);
+    assert!(!harness.journal.take().iter().any(|line| line.contains("zombie")));
+    let stored: Vec<_> = harness.store.0.lock().unwrap().stored.keys().map(|(_, id)| *id).collect();
+    assert_eq!(stored, [first, third]);
+}
+
+#[test]
+fn a_restart_waits_for_a_checkpoint_that_is_being_stored() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let id = harness.trigger()[0].checkpoint_id;
+    harness.acknowledge_all(&deployed, id);
+    harness.take_sent();
+    harness.report(deployed[1].attempt, TaskState::Failed);
+    harness.end_canceled();
+    harness.advance(100 * SECOND);
+    assert_eq!(harness.take_deployed(), []);
+    harness.perform_storage();
+    assert_eq!(restored_ids(&harness.take_deployed()), [Some(id); 2]);
+}
+
+#[test]
+fn before_the_first_checkpoint_a_restart_begins_from_scratch() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    harness.journal.take();
+    let fresh = harness.fail_and_restart(deployed[0].attempt, "guest-panic");
+    assert_eq!(restored_ids(&fresh), [None; 2]);
+    assert_eq!(harness.journal.take(), ["enumerator test of 1 string", "abort", "prepare"]);
+    let strategy = harness.master.details().restart_strategy;
+    assert!(strategy.starts_with("exponential delay") && strategy.ends_with("goes on from the latest checkpoint"));
+}
+
+#[test]
+fn too_many_failed_checkpoints_restart_the_job() {
+    let settings = [&[("execution.checkpointing.tolerable-failed-checkpoints", "0")], &SETTINGS[..1], &SETTINGS[2..]];
+    let (mut harness, deployed) = Harness::running(exchange(1), &settings.concat());
+    let id = harness.trigger()[0].checkpoint_id;
+    harness.decline(deployed[1].attempt, id, CheckpointFailureReason::CheckpointDeclinedTaskNotReady);
+    assert_eq!(harness.status(), JobStatus::Running, "that does not count");
+    let id = harness.trigger()[0].checkpoint_id;
+    harness.decline(deployed[1].attempt, id, CheckpointFailureReason::CheckpointAsyncException);
+    assert_eq!(harness.status(), JobStatus::Restarting);
+    let (code, message) = harness.failures().remove(0);
+    assert_eq!(code, "checkpoints");
+    assert!(message.starts_with("checkpoint 2 failed: a task could not store its state: sink (1/1): as told"), "{message}");
+}
+
+#[test]
+fn the_checkpoint_before_a_damaged_one_is_gone_on_from() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let (older, newest) = (harness.complete_checkpoint(&deployed), harness.complete_checkpoint(&deployed));
+    let fresh = harness.fail_and_restart(deployed[0].attempt, "guest-panic");
+    assert_eq!(restored_ids(&fresh), [Some(newest); 2]);
+    harness.store.0.lock().unwrap().damaged.insert(newest);
+    harness.report(fresh[0].attempt, TaskState::Initializing);
+    harness.journal.take();
+    let fresher = harness.fail_and_restart(fresh[0].attempt, RESTORE_FAILURE);
+    assert_eq!(restored_ids(&fresher), [Some(older); 2]);
+    assert!(harness.journal.take().contains(&format!("recover {older}: ")));
+    let said = harness.failures();
+    let (code, message) = &said[0];
+    assert_eq!(code, "checkpoint-damaged");
+    assert!(message.ends_with(&format!("/chk-{newest} cannot be restored and is passed over: as told")), "{message}");
+    let stored: Vec<_> = harness.store.0.lock().unwrap().stored.keys().map(|(_, id)| *id).collect();
+    assert_eq!(stored, [older], "the next JobMaster does not find it");
+    // The other one too: there is nothing to go on from.
+    harness.store.0.lock().unwrap().damaged.insert(older);
+    harness.report(fresher[1].attempt, TaskState::Initializing);
+    harness.fail_and_restart(fresher[1].attempt, RESTORE_FAILURE);
+    assert_eq!(harness.status(), JobStatus::Failed);
+    assert!(harness.failures()[0].1.starts_with("there is no other checkpoint than"), "{:?}", harness.failures());
+}
+
+#[test]
+fn user_code_that_fails_to_open_does_not_cost_a_checkpoint() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let id = harness.complete_checkpoint(&deployed);
+    let fresh = harness.fail_and_restart(deployed[0].attempt, "guest-panic");
+    harness.report(fresh[0].attempt, TaskState::Initializing);
+    let fresher = harness.fail_and_restart(fresh[0].attempt, "guest-panic");
+    assert_eq!(restored_ids(&fresher), [Some(id); 2]);
+}
+
+#[test]
+fn the_next_job_master_goes_on_from_the_newest_readable_checkpoint() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let ids: Vec<_> = (0..2).map(|_| harness.complete_checkpoint(&deployed)).collect();
+    let store = harness.store.clone();
+    let (mut next, deployed) = Harness::running_with(exchange(1), SETTINGS, store.clone());
+    assert_eq!(restored_ids(&deployed), [Some(ids[1]); 2]);
+    assert_eq!(next.journal.take().last().unwrap(), &format!("recover {}: ", ids[1]));
+    let third = next.complete_checkpoint(&deployed);
+    assert!(ids[1] < third);
+    assert_eq!(store.0.lock().unwrap().stored.len(), 2, "the oldest one went");
+
+    store.0.lock().unwrap().damaged.insert(third);
+    let (mut next, deployed) = Harness::running_with(exchange(1), SETTINGS, store.clone());
+    assert_eq!(restored_ids(&deployed), [Some(ids[1]); 2]);
+    assert_eq!(next.failures()[0].0, "checkpoint-damaged");
+    assert!(third < next.complete_checkpoint(&deployed), "ids of damaged ones are not used again");
+
+    let all: Vec<_> = store.0.lock().unwrap().stored.keys().map(|(_, id)| *id).collect();
+    store.0.lock().unwrap().damaged.extend(all);
+    let next = Harness::start_with(exchange(1), SETTINGS, store);
+    assert_eq!(next.status(), JobStatus::Failed);
+    assert!(next.failures()[0].1.starts_with("none of the checkpoints in /state/checkpoints/"));
+}
+
+#[test]
+fn a_job_starts_from_the_savepoint_of_another() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let directory = Some(SnapshotLocation("/points".to_owned()));
+    harness.take_sent();
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(3, SnapshotRequest::Savepoint(directory)));
+    let sent = harness.take_to_task_executors();
+    let trigger = &triggered(&sent)[0];
+    assert_eq!((trigger.options.kind, trigger.options.is_full), (SnapshotKind::Savepoint, true));
+    let id = trigger.checkpoint_id;
+    harness.acknowledge_all(&deployed, id);
+    harness.perform_storage();
+    let answers = harness.take_answers();
+    let [(3, Ok(TakenSnapshot { location, .. }))] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!(notified(&harness.take_to_task_executors(), id), []);
+
+    let store = harness.store.clone();
+    let path = format!("file://{location}/_metadata");
+    let settings = [SETTINGS, &[("execution.state-recovery.path", path.as_str())]].concat();
+    let (mut other, deployed) = Harness::running_with(exchange(1), &settings, store.clone());
+    assert_eq!(restored_ids(&deployed), [Some(id); 2]);
+    assert_eq!(deployed[0].restore.as_ref().unwrap().location, *location);
+    // Before it has a checkpoint of its own, a failure goes back there too.
+    let fresh = other.fail_and_restart(deployed[0].attempt, "guest-panic");
+    assert_eq!(restored_ids(&fresh), [Some(id); 2]);
+    other.run(&fresh);
+    let own = other.complete_checkpoint(&fresh);
+    assert_eq!(own, id + 1);
+    let fresh = other.fail_and_restart(fresh[0].attempt, "guest-panic");
+    assert_eq!(restored_ids(&fresh), [Some(own); 2]);
+
+    let settings = [SETTINGS, &[("execution.state-recovery.path", "/nowhere")]].concat();
+    let other = Harness::start_with(exchange(1), &settings, FakeStore::default());
+    assert_eq!(other.status(), JobStatus::Failed);
+    assert!(other.failures()[0].1.starts_with("the job cannot start from /nowhere: "), "{:?}", other.failures());
+}
+
+#[test]
+fn tasks_at_the_end_of_their_data_get_a_last_checkpoint_at_once() {
+    let settings = [&[("execution.checkpointing.interval", "1 h")], &SETTINGS[1..]].concat();
+    let (mut harness, deployed) = Harness::running(exchange(1), &settings);
+    let from = |harness: &Harness, index: usize| harness.location(deployed[index].attempt);
+    let end = |harness: &mut Harness, index: usize| {
+        let from = from(harness, index);
+        harness.deliver(from, JobMasterMessage::EndOfDataReached(deployed[index].attempt));
+        triggered(&harness.take_to_task_executors())
+    };
+    assert_eq!(end(&mut harness, 0), []);
+    let triggers = end(&mut harness, 1);
+    let id = triggers[0].checkpoint_id;
+    let at_end = |mut state: TaskStateSnapshot| {
+        state.is_finished = true;
+        state
+    };
+    harness.acknowledge(deployed[0].attempt, id, at_end(state(&[], &[])));
+    harness.acknowledge(deployed[1].attempt, id, at_end(state(&[], &["last"])));
+    harness.journal.take();
+    harness.perform_storage();
+    assert_eq!(harness.journal.take(), ["commit last"]);
+    assert_eq!(notified(&harness.take_to_task_executors(), id).len(), 2);
+    deployed.iter().for_each(|deployment| harness.report(deployment.attempt, TaskState::Finished));
+    assert_eq!(harness.status(), JobStatus::Finished);
+    let stored = harness.store.0.lock().unwrap();
+    let metadata = stored.stored.values().next().unwrap();
+    assert!(metadata.operators.values().all(|operator| operator.finished == crate::checkpoint::FinishedState::Fully));
+}
+
+#[test]
+fn orphans_of_finished_producers_are_triggered() {
+    let (mut harness, deployed) = Harness::running(pipelines(2), SETTINGS);
+    let find = |name: &str| deployed.iter().find(|it| harness.name(it.attempt) == name).unwrap().attempt;
+    let [source0, sink0, source1, sink1] = ["source0#0", "sink0#0", "source1#0", "sink1#0"].map(find);
+    harness.report(source0, TaskState::Finished);
+    let triggers = harness.trigger();
+    assert_eq!(triggers.iter().map(|trigger| trigger.attempt).collect::<Vec<_>>(), [source1, sink0]);
+    let id = triggers[0].checkpoint_id;
+    [source1, sink0, sink1].into_iter().for_each(|it| harness.acknowledge(it, id, TaskStateSnapshot::default()));
+    harness.perform_storage();
+    assert_eq!(notified(&harness.take_to_task_executors(), id).len(), 3);
+}
+
+#[test]
+fn a_job_stops_with_a_savepoint() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
+    let trigger = triggered(&harness.take_to_task_executors()).remove(0);
+    assert_eq!(trigger.options.kind, SnapshotKind::StopWithSavepoint(StopMode::NoDrain));
+    let id = trigger.checkpoint_id;
+    harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
+    harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+    harness.journal.take();
+    harness.perform_storage();
+    assert_eq!(harness.journal.take(), ["commit a"]);
+    let sent = harness.take_to_task_executors();
+    assert_eq!(notified(&sent, id).len(), 2);
+    deployed.iter().for_each(|deployment| harness.report(deployment.attempt, TaskState::Finished));
+    assert_eq!(harness.status(), JobStatus::Finished);
+    let answers = harness.take_answers();
+    let [(9, Ok(taken))] = answers.as_slice() else { panic!("{answers:?}") };
+    assert_eq!((taken.checkpoint_id, &taken.location), (id, &trigger.options.location));
+}
+
+#[test]
+fn a_commit_that_fails_is_made_good_by_a_restart() {
+    let (mut harness, deployed) = Harness::running(exchange(1).option("fail", "commit"), SETTINGS);
+    let id = harness.trigger()[0].checkpoint_id;
+    harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
+    harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+    harness.perform_storage();
+    assert_eq!(harness.status(), JobStatus::Restarting);
+    assert!(harness.failures()[0].1.starts_with(&format!("could not commit checkpoint {id} in sink \"sink\"")));
+    harness.journal.take();
+    harness.end_canceled();
+    harness.advance(100 * SECOND);
+    assert!(harness.journal.take().contains(&format!("recover {id}: a")));
+}
+
+#[test]
+fn without_an_interval_there_are_savepoints_only() {
+    let (mut harness, deployed) = Harness::running(exchange(1), &[]);
+    assert_eq!(harness.trigger(), []);
+    assert_eq!(harness.master.details().checkpoints, None);
+    let ask = |harness: &mut Harness, number, request| {
+        harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(number, request));
+    };
+    ask(&mut harness, 1, SnapshotRequest::Checkpoint { is_full: false });
+    let answers = harness.take_answers();
+    assert!(matches!(answers.as_slice(), [(1, Err(message))] if message.contains("interval is not set")), "{answers:?}");
+    ask(&mut harness, 2, SnapshotRequest::Savepoint(Some(SnapshotLocation("/points".to_owned()))));
+    harness.acknowledge_all(&deployed, 1);
+    harness.perform_storage();
+    assert!(matches!(harness.take_answers().as_slice(), [(2, Ok(_))]));
+    assert_eq!(harness.master.details().checkpoints.unwrap().counts.completed, 1);
+}
+
+#[test]
+fn a_derived_number_of_key_groups_becomes_that_of_the_checkpoint() {
+    let with_state = |max_parallelism: u32| exchange(1).max_parallelism(max_parallelism);
+    let (mut harness, deployed) = Harness::running(with_state(256), SETTINGS);
+    let id = harness.trigger()[0].checkpoint_id;
+    harness.acknowledge(deployed[0].attempt, id, state(&[4], &[]));
+    harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+    harness.perform_storage();
+    let (next, deployed) = Harness::running_with(with_state(128), SETTINGS, harness.store.clone());
+    assert_eq!(restored_ids(&deployed), [Some(id); 2]);
+    let vertices = next.master.details().vertices;
+    assert!(vertices.iter().all(|vertex| vertex.max_parallelism == 256), "{vertices:?}");
+    assert_eq!(deployed[0].partitions[0].consumer_max_parallelism, 256);
+}
+
+/// Ends as a task of a job without checkpoints does.
+#[test]
+fn what_finished_tasks_deliver_is_committed_at_the_end() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    harness.journal.take();
+    harness.report(deployed[0].attempt, TaskState::Finished);
+    let committables = vec![(SINK, vec![Committable(b"rest".to_vec())])];
+    let finished = TaskExecutionStateUpdate { committables, ..update(deployed[1].attempt, TaskState::Finished, None) };
+    harness.report_update(finished);
+    assert_eq!(harness.status(), JobStatus::Finished);
+    assert_eq!(harness.journal.take(), ["commit rest"]);
+}
