@@ -61,3 +61,54 @@ impl StoredJob {
         )))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        base::{clock::Timestamp, status::JobStatus},
+        job_manager::{job_result_store::SubmittedProgram, test_graphs::job_graph},
+    };
+
+    fn message(error: CliError) -> String {
+        match error {
+            CliError::Usage(error) => error.to_string(),
+            CliError::Failed(error) => format!("{error:#}"),
+            CliError::Exit(code) => panic!("exit {code}"),
+        }
+    }
+
+    #[test]
+    fn a_directory_tells_of_the_jobs_that_were_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let graph = job_graph(1, &[("a", 1)]);
+        let (job, other) = (graph.job_id, JobId::from_bytes([9; 16]));
+        assert!(matches!(StoredJob::look(directory.path(), job), Ok(StoredJob::New)));
+        let storage = StorageDir::open(directory.path()).unwrap();
+        JobGraphStore::open(&storage).unwrap().put(&graph).unwrap();
+        let locked = StoredJob::look(directory.path(), job).err().map(message).unwrap();
+        assert!(locked.contains("is in use by another process"), "{locked}");
+        drop(storage);
+        let stored = StoredJob::look(directory.path(), job).ok().unwrap();
+        assert!(matches!(&stored, StoredJob::Running(found) if **found == graph));
+        assert!(matches!(StoredJob::look(directory.path(), other), Ok(StoredJob::New)));
+        let (plugin, args) = (graph.program.plugin, graph.program.args.clone());
+        assert!(stored.check_program(job, plugin, &args).is_ok());
+        let refused = stored.check_program(job, BlobDigest::from_bytes([9; 32]), &args).err().map(message).unwrap();
+        assert!(refused.starts_with(&format!("job {job} was submitted with another plugin:")), "{refused}");
+        let refused = stored.check_program(job, plugin, &["--x".to_owned()]).err().map(message).unwrap();
+        assert!(refused.contains("with other arguments ("), "{refused}");
+
+        let storage = StorageDir::open(directory.path()).unwrap();
+        let results = JobResultStore::open(&storage).unwrap();
+        let program = Some(SubmittedProgram { plugin, args: vec!["--input".to_owned()] });
+        let (started, ended) = (Timestamp(1), Timestamp(2));
+        let (job_name, status) = ("a".to_owned(), JobStatus::Finished);
+        results.create_dirty(JobResult { job_id: job, job_name, status, started, ended, failure: None, program }).unwrap();
+        drop(storage);
+        let stored = StoredJob::look(directory.path(), job).ok().unwrap();
+        assert!(matches!(&stored, StoredJob::Ended(result, false) if result.status == JobStatus::Finished));
+        assert!(stored.check_program(job, plugin, &[]).is_err());
+        assert!(stored.check_program(job, plugin, &["--input".to_owned()]).is_ok());
+    }
+}

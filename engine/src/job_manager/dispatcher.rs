@@ -632,7 +632,6 @@ impl Dispatcher {
         }
     }
 
-    /// Passes on to the JobMaster, which answers when the checkpoint is complete: its timeout counts.
     fn tell_job_graph(&mut self, asker: &Asker, job: JobId) {
         let known = self.jobs.contains_key(&job);
         let response = match if known { self.graphs.recover(job) } else { Ok(None) } {
@@ -643,6 +642,7 @@ impl Dispatcher {
         self.answer(asker, response);
     }
 
+    /// Passes on to the JobMaster, which answers when the checkpoint is complete: its timeout counts.
     fn take_snapshot(&mut self, asker: Asker, job: JobId, request: SnapshotRequest) {
         match self.jobs.get(&job) {
             Some(known) if known.phase == JobPhase::Running => {

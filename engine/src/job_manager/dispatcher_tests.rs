@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::{
+    base::stream_element::SnapshotLocation,
     job_manager::{
         leader_election::Contender,
         storage::StorageDir,
@@ -47,6 +48,8 @@ struct Cluster {
     fence: Fence,
     spawned: Spawned,
     fatal: Arc<Mutex<Vec<String>>>,
+    /// Jobs whose checkpoints were to be deleted, with their states.
+    deleted: Arc<Mutex<Vec<(JobId, JobStatus)>>>,
     blobs: Arc<BlobStore>,
     asked: u64,
     now: i64,
@@ -56,6 +59,12 @@ struct Cluster {
 impl Cluster {
     /// A Dispatcher over `storage` whose JobMasters are made, or fail with a message.
     fn start(storage: &StorageDir, failure: Option<&str>) -> Result<Self, RecoveryError> {
+        Self::start_for(storage, failure, Recovery::All)
+    }
+
+    fn start_for(storage: &StorageDir, failure: Option<&str>, recovery: Recovery) -> Result<Self, RecoveryError> {
+        let deleted = Arc::<Mutex<Vec<_>>>::default();
+        let results = JobResultStore::open(storage).unwrap();
         let election = LeaderElection::new();
         let leader = election.contend(Address::Dispatcher).unwrap();
         let fence = leader.session().unwrap();
@@ -72,7 +81,7 @@ impl Cluster {
         });
         let dispatcher = Dispatcher::recover(DispatcherParts {
             id,
-            config: DispatcherConfig::from_configuration(&Configuration::default()),
+            config: DispatcherConfig { recovery, ..DispatcherConfig::from_configuration(&Configuration::default()) },
             election,
             graphs: JobGraphStore::open(storage).unwrap(),
             results: JobResultStore::open(storage).unwrap(),
@@ -81,7 +90,14 @@ impl Cluster {
                 Some(cause) => Err(cause.clone()),
                 None => Ok(Box::new(Recorder(Arc::default()))),
             }),
-            delete_checkpoints: Arc::new(|_, _| Ok(())),
+            delete_checkpoints: Arc::new({
+                let deleted = Arc::clone(&deleted);
+                move |graph, status| {
+                    assert!(results.has_result(graph.job_id), "without them a crash now would run the job again");
+                    deleted.lock().unwrap().push((graph.job_id, status));
+                    Ok(())
+                }
+            }),
             spawn: Box::new({
                 let spawned = Arc::clone(&spawned);
                 move |job, job_master, endpoint| spawned.lock().unwrap().push((job, job_master, endpoint))
@@ -91,7 +107,7 @@ impl Cluster {
                 move |problem| fatal.lock().unwrap().push(problem)
             }),
         })?;
-        let mut cluster = Self { dispatcher, fence, spawned, fatal, blobs, asked: 0, now: 0, _leader: leader };
+        let mut cluster = Self { dispatcher, fence, spawned, fatal, deleted, blobs, asked: 0, now: 0, _leader: leader };
         let sent = cluster.dispatcher.on_start(Timestamp(0));
         assert_eq!(sent, []);
         Ok(cluster)
@@ -495,6 +511,65 @@ fn a_dispatcher_does_not_start_over_what_it_cannot_read() {
     let job = words().job_id;
     let problem = format!("the stored graph of job {job} cut off after 4 bytes; remove {}", path.display());
     assert_eq!(chain(&damaged), format!("could not recover the stored jobs: {problem} to give the job up"));
+}
+
+#[test]
+fn checkpoints_go_when_the_result_is_durable() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    cluster.submit(&graph).unwrap();
+    cluster.report(&graph, JobStatus::Running);
+    assert_eq!(*cluster.deleted.lock().unwrap(), []);
+    cluster.end(&graph, JobStatus::Canceled);
+    assert_eq!(*cluster.deleted.lock().unwrap(), [(job, JobStatus::Canceled)]);
+}
+
+#[test]
+fn one_job_of_several_that_are_stored_is_taken_over() {
+    let storage = StorageDir::temporary().unwrap();
+    let other = job_graph(2, &[("other", 1)]);
+    let mut graphs = JobGraphStore::open(&storage).unwrap();
+    graphs.put(&words()).unwrap();
+    graphs.put(&other).unwrap();
+    BlobStore::open(&storage).unwrap().put(PLUGIN).unwrap();
+    let cluster = Cluster::start_for(&storage, None, Recovery::Only(words().job_id)).unwrap();
+    assert_eq!(cluster.spawned(), [words().job_id]);
+    drop(cluster);
+    let nothing = Cluster::start_for(&storage, None, Recovery::Only(JobId::from_bytes([9; 16]))).unwrap();
+    assert_eq!(nothing.spawned(), []);
+    drop(nothing);
+    let all = Cluster::start(&storage, None).unwrap();
+    assert_eq!(all.spawned(), [words().job_id, other.job_id], "nothing of the others was lost");
+}
+
+#[test]
+fn a_savepoint_is_asked_of_the_job_master_for_as_long_as_it_takes() {
+    let (_storage, mut cluster) = Cluster::fresh();
+    let (graph, job) = (words(), words().job_id);
+    let request = || DispatcherRequest::TakeSnapshot(job, SnapshotRequest::Savepoint(None));
+    assert_eq!(cluster.answer(request()), Err(format!("there is no job {job}")));
+    cluster.submit(&graph).unwrap();
+    let message = format!("job {job} is INITIALIZING: a checkpoint can be taken while it is RUNNING only");
+    assert_eq!(cluster.answer(request()), Err(message));
+    cluster.report(&graph, JobStatus::Running);
+    let sent = cluster.ask(request());
+    let [Envelope { message: Message::JobMaster(JobMasterMessage::TriggerSnapshot(number, _)), .. }] = sent.as_slice()
+    else {
+        panic!("{sent:?}")
+    };
+    let number = *number;
+    cluster.dispatcher.on_deadline(Timestamp(3_600_000));
+    let taken = TakenSnapshot { checkpoint_id: 3, location: SnapshotLocation("/points/savepoint-1".to_owned()) };
+    let sent = cluster.send(Fence::None, DispatcherMessage::SnapshotTaken(number, Ok(taken.clone())));
+    assert_eq!(responses(&sent), [(cluster.asked, DispatcherResponse::Snapshot(taken))]);
+    // The job ends before another one.
+    cluster.ask(request());
+    let asked = cluster.asked;
+    let sent = cluster.end(&graph, JobStatus::Failed);
+    let failed = DispatcherError::SnapshotFailed(format!("job {job} has ended as FAILED before it was taken"));
+    assert_eq!(responses(&sent), [(asked, DispatcherResponse::Refused(failed))]);
+    let message = format!("job {job} has ended as FAILED: nothing is left to take");
+    assert_eq!(cluster.answer(request()), Err(message));
 }
 
 #[test]

@@ -442,7 +442,8 @@ impl JobMaster {
 
     /// All tasks finished: makes their output visible.
     fn finish(&mut self, now: Timestamp) {
-        match self.coordinators.commit() {
+        let uncommitted = self.checkpoints.take_uncommitted();
+        match self.coordinators.commit(uncommitted) {
             Ok(()) => {
                 self.checkpoints.job_finished();
                 self.set_status(JobStatus::Finished, now);

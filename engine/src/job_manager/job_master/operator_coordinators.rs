@@ -489,14 +489,21 @@ impl OperatorCoordinators {
         Ok(())
     }
 
-    /// Makes the output of all sinks visible.
+    /// The job has finished: makes what finished tasks delivered visible, and `uncommitted` of each node.
     ///
     /// # Errors
     /// Returns the first failure; sinks before it are committed, those behind it are not.
-    pub fn commit(&mut self) -> Result<(), CoordinatorError> {
-        for sink in self.sinks.values_mut() {
+    pub fn commit(&mut self, mut uncommitted: BTreeMap<u32, Vec<Committable>>) -> Result<(), CoordinatorError> {
+        for (node, sink) in &mut self.sinks {
             let operator = || sink.use_.operator.clone();
-            let committables = std::mem::take(&mut sink.committables).into_values().flatten().collect();
+            let delivered = std::mem::take(&mut sink.committables).into_values().flatten();
+            let mut committables = uncommitted.remove(node).unwrap_or_default();
+            // A task may deliver again what it named for a savepoint.
+            for committable in delivered {
+                if !committables.contains(&committable) {
+                    committables.push(committable);
+                }
+            }
             sink.committer
                 .commit(committables)
                 .map_err(|source| CoordinatorError::Commit { operator: operator(), source })?;

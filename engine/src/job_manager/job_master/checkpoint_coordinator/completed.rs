@@ -2,10 +2,9 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::shared_state_registry::SharedStateRegistry;
 use crate::{
     base::stream_element::{CheckpointId, SnapshotLocation},
-    checkpoint::{CheckpointMetadata, TaskStateSnapshot},
+    checkpoint::{CheckpointMetadata, SharedStateRegistry, TaskStateSnapshot},
 };
 
 /// A checkpoint or savepoint that can be restored.

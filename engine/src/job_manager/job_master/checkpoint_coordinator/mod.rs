@@ -19,7 +19,6 @@ mod metadata;
 pub mod plan;
 mod request_decider;
 pub mod settings;
-mod shared_state_registry;
 mod statistics;
 pub mod storage;
 #[cfg(test)]
@@ -346,6 +345,11 @@ impl CheckpointCoordinator {
             );
             self.effects.push(Effect::Answer(asker, Err(message)));
         }
+    }
+
+    /// All tasks have finished: what their sinks had ready for savepoints only, by node.
+    pub fn take_uncommitted(&mut self) -> BTreeMap<u32, Vec<Committable>> {
+        self.take_committables(CheckpointId::MAX)
     }
 
     /// All tasks have finished: whoever had the job stopped is told.
