@@ -32,6 +32,28 @@ const PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
 const STARTS_MAX: u32 = 60;
 /// Kills of one job at random times.
 const RANDOM_KILLS_MAX: u32 = 15;
+/// Places of files where an error of the operating system, or that it takes long, must be survived
+/// without a new process: a full disk, an fsync that fails, a slow disk.
+const STORAGE_FAULTS: [&str; 18] = [
+    "source.opened",
+    "source.read",
+    "sink.file.create",
+    "sink.file.created",
+    "sink.file.write",
+    "sink.file.written",
+    "sink.prepare",
+    "sink.prepare.synced",
+    "sink.prepared",
+    "sink.commit",
+    "sink.commit.rename",
+    "sink.commit.renamed",
+    "sink.commit.all-renamed",
+    "sink.commit.synced",
+    "checkpoint.file.write",
+    "checkpoint.file.written",
+    "checkpoint.metadata.store",
+    "checkpoint.metadata.stored",
+];
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A job and what it must write.
@@ -83,6 +105,8 @@ struct Tally {
     duplicated: u64,
     reordered: u64,
     checkpoints: u64,
+    storage_errors: u64,
+    storage_delays: u64,
     injected: u64,
     detected: u64,
     recoveries: Vec<Duration>,
@@ -444,6 +468,8 @@ fn main() -> ExitCode {
             break;
         }
     }
+    fail_storage(&workloads, &path, &mut random, &mut tally, &options);
+    println!("after errors and delays of storage: {} problems", tally.problems.len());
     for number in 0..options.damages {
         damage_checkpoints(&workloads, &lasts, number, &path, &mut random, &mut tally, &options);
     }
@@ -506,6 +532,23 @@ fn kill_by_the_clock(
         let mut job = Job::new(workload, root, random);
         let end = job.run_to_the_end(&faults, tally);
         job.close(end, tally, options.keep);
+    }
+}
+
+/// Errors and delays where files are used: the job must survive them within its process.
+fn fail_storage(workloads: &[Workload], root: &Path, random: &mut StdRng, tally: &mut Tally, options: &Options) {
+    for (index, name) in STORAGE_FAULTS.iter().enumerate() {
+        for action in ["error", "delay(300)"] {
+            let workload = &workloads[index % workloads.len()];
+            let time = random.random_range(1..6);
+            let mut job = Job::new(workload, root, random);
+            let end = job.run_to_the_end(&[Fault::Failpoint(format!("{name}={action}@{time}"))], tally);
+            match action {
+                "error" => tally.storage_errors += 1,
+                _ => tally.storage_delays += 1,
+            }
+            job.close(end, tally, options.keep);
+        }
     }
 }
 
@@ -572,6 +615,7 @@ impl fmt::Display for Tally {
             ("rows duplicated", self.duplicated.to_string()),
             ("rows reordered within a key", self.reordered.to_string()),
             ("checkpoints seen complete", self.checkpoints.to_string()),
+            ("errors of storage, delays", format!("{}, {}", self.storage_errors, self.storage_delays)),
             ("files damaged", self.injected.to_string()),
             ("of them detected", self.detected.to_string()),
             ("process start to next checkpoint, p50", at(0.5)),
