@@ -242,9 +242,6 @@ impl KeyedState {
         }
     }
 
-    /// Stands in for what the state helper writes.
-    pub fn build_upon(&mut self, _part_bytes: &[u64]) {}
-
     /// The state as it is now. All of it if `is_full`, at the first time, and where less than
     /// all would not be less to write; else what changed since the last confirmed checkpoint.
     ///

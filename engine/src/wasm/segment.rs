@@ -111,9 +111,8 @@ impl<T: EmitTarget> Segment<T> {
                 .to_owned();
             return Err(instance.error(GuestFailure::GraphMismatch, EntryPoint::Plan, message));
         }
-        let (state, lists) = restored(context, state, restore, &cancel).map_err(|(failure, message)| {
-            instance.error(failure, EntryPoint::Open, message)
-        })?;
+        let (state, lists) = restored(context, state, restore, &cancel)
+            .map_err(|(failure, message)| instance.error(failure, EntryPoint::Open, message))?;
         instance.host_mut().set_state(state);
         instance.host_mut().set_lists(lists);
         instance.open(&WitOperatorContext::from(context), &context.nodes)?;

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, ops::Deref, rc::Rc};
 
 use engine_rows::row::{NO_TIMESTAMP, Rows};
 
-use super::{Element, Function, RuntimeContext, SideOutputs, TwoInputFunction};
+use super::{Context, Element, Function, RuntimeContext, SideOutputs, TwoInputFunction, stateless::OperatorTime};
 use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
     collector::Collector,

@@ -86,12 +86,7 @@ impl CheckpointBarrierHandler {
     }
 
     /// A barrier came. Times are on the monotonic clock.
-    pub fn process_barrier(
-        &mut self,
-        channel: usize,
-        barrier: CheckpointBarrier,
-        now: Duration,
-    ) -> Vec<BarrierAction> {
+    pub fn process_barrier(&mut self, channel: usize, barrier: CheckpointBarrier, now: Duration) -> Vec<BarrierAction> {
         let mut actions = Vec::new();
         let id = barrier.checkpoint_id;
         self.begin(barrier, now, &mut actions);
@@ -234,12 +229,7 @@ impl CheckpointBarrierHandler {
         (self.mode == CheckpointingMode::ExactlyOnce && !blocked.is_empty()).then_some(blocked)
     }
 
-    fn give_up(
-        &mut self,
-        id: CheckpointId,
-        reason: Option<CheckpointFailureReason>,
-        actions: &mut Vec<BarrierAction>,
-    ) {
+    fn give_up(&mut self, id: CheckpointId, reason: Option<CheckpointFailureReason>, actions: &mut Vec<BarrierAction>) {
         let pending = self.pending.remove(&id);
         if pending.as_ref().is_some_and(|alignment| alignment.is_aborted) {
             return;
@@ -315,9 +305,7 @@ mod tests {
     fn the_cases_of_flink_come_out_alike() {
         let vectors: Value = serde_json::from_str(VECTORS).unwrap();
         let mut cases = 0;
-        for (kind, mode) in
-            [("aligned", CheckpointingMode::ExactlyOnce), ("tracker", CheckpointingMode::AtLeastOnce)]
-        {
+        for (kind, mode) in [("aligned", CheckpointingMode::ExactlyOnce), ("tracker", CheckpointingMode::AtLeastOnce)] {
             for case in vectors[kind].as_array().unwrap() {
                 let channels = usize::try_from(case["channels"].as_u64().unwrap()).unwrap();
                 let mut handler = handler(mode, channels);

@@ -199,7 +199,11 @@ mod tests {
     }
 
     fn lines(text: &'static str) -> StreamElement {
-        StreamElement::Records(RecordBatch { kind: BatchKind::Lines, count: 1, data: Bytes::from_static(text.as_bytes()) })
+        StreamElement::Records(RecordBatch {
+            kind: BatchKind::Lines,
+            count: 1,
+            data: Bytes::from_static(text.as_bytes()),
+        })
     }
 
     fn poll(gates: &mut InputGates) -> Option<(usize, usize, StreamElement)> {

@@ -59,7 +59,9 @@ impl Announcement {
             match notifier.queue.try_send(notifier.channel) {
                 // Without a consumer there is nobody to tell.
                 Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-                Err(TrySendError::Full(_)) => unreachable!("each channel is announced once, or twice while it is attached"),
+                Err(TrySendError::Full(_)) => {
+                    unreachable!("each channel is announced once, or twice while it is attached")
+                }
             }
         }
     }

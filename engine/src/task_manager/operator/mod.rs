@@ -38,8 +38,8 @@ pub use metrics::{HoldingChannel, OperatorCounters, StateCounters, TaskCounters}
 pub use native_connectors::{NativeConnectors, PrintedRows};
 pub use operator_chain::{ChainSetup, CheckpointSettings, OperatorChain, SourcePoll};
 pub use outputs::Outputs;
-pub use snapshot::{ChainSnapshot, KeyedPart, KeyedPartRest, RestoredOperators};
 pub use row_errors::{RowErrorPolicy, RowErrors, RowErrorsError};
+pub use snapshot::{ChainSnapshot, KeyedPart, KeyedPartRest, RestoredOperators};
 
 /// A task, for contexts and messages.
 #[derive(Clone, Debug)]

@@ -20,7 +20,9 @@ use crate::{
     base::{
         clock::Timestamp,
         key_group::key_group_range,
-        stream_element::{CheckpointBarrier, CheckpointId, CheckpointOptions, SnapshotLocation, StopMode, StreamElement},
+        stream_element::{
+            CheckpointBarrier, CheckpointId, CheckpointOptions, SnapshotLocation, StopMode, StreamElement,
+        },
     },
     checkpoint::{
         CheckpointStorage, CheckpointStorageError, DistributionMode, KeyedStateHandle, KeyedStatePart,

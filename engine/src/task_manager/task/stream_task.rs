@@ -31,8 +31,8 @@ use crate::{
     },
     task_manager::{
         network::{
-            ChannelError, CheckpointBarrierHandler, FlushPolicy, GateError, InputGates, NetworkConfig,
-            ResultPartition, ResultPartitionSettings,
+            ChannelError, CheckpointBarrierHandler, FlushPolicy, GateError, InputGates, NetworkConfig, ResultPartition,
+            ResultPartitionSettings,
         },
         operator::{
             ChainPlan, ChainSetup, CheckpointSettings, Interrupted, OperatorChain, OperatorError, PlannedKind,
@@ -235,8 +235,13 @@ impl StreamTask {
         let failed = |error: CheckpointStorageError| {
             let what = format!("could not restore checkpoint {checkpoint_id}: {}", super::failure::chain(&error));
             let recoverability = match error {
-                CheckpointStorageError::Io { .. } => Recoverability::Recoverable,
-                CheckpointStorageError::Damaged { .. } => Recoverability::Unrecoverable,
+                // The JobMaster looks at the checkpoint, and takes the one before if it is damaged.
+                CheckpointStorageError::Io { .. }
+                | CheckpointStorageError::Missing { .. }
+                | CheckpointStorageError::Damaged { .. } => Recoverability::Recoverable,
+                CheckpointStorageError::Foreign { .. }
+                | CheckpointStorageError::Version { .. }
+                | CheckpointStorageError::Refused { .. } => Recoverability::Unrecoverable,
             };
             Stop::Failed(FailureCause { recoverability, ..self.culprit().failed(None, "restore-failed", &what) })
         };
@@ -338,4 +343,3 @@ impl StreamTask {
         }
     }
 }
-

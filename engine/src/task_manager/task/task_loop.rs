@@ -121,13 +121,7 @@ pub(super) struct Ending {
 
 impl Ending {
     pub(super) fn new(has_final_checkpoint: bool) -> Self {
-        Self {
-            has_final_checkpoint,
-            data_ended: false,
-            final_checkpoint: None,
-            savepoint: None,
-            is_committed: false,
-        }
+        Self { has_final_checkpoint, data_ended: false, final_checkpoint: None, savepoint: None, is_committed: false }
     }
 
     fn may_close(&self) -> bool {
@@ -266,7 +260,9 @@ impl TaskLoop<'_> {
         for action in actions {
             match action {
                 BarrierAction::Block(channel) => self.gates.block(channel),
-                BarrierAction::Unblock(channels) => channels.into_iter().for_each(|channel| self.gates.unblock(channel)),
+                BarrierAction::Unblock(channels) => {
+                    channels.into_iter().for_each(|channel| self.gates.unblock(channel))
+                }
                 BarrierAction::Trigger(aligned) => self.checkpoint(aligned)?,
                 BarrierAction::Abort(checkpoint_id, reason) => {
                     self.chain.broadcast(&StreamElement::CancelCheckpoint(checkpoint_id), self.mailbox)?;

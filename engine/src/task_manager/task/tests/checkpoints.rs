@@ -105,8 +105,12 @@ impl<'a> Coordinator<'a> {
             let mut producers = producers.map(|channel| channel.partition.producer);
             if producers.all(|producer| self.finished.contains(&producer)) {
                 let attempt = deployment.attempt;
-                let trigger =
-                    TriggerCheckpoint { attempt, checkpoint_id: id, triggered: Timestamp(0), options: options(self.kind) };
+                let trigger = TriggerCheckpoint {
+                    attempt,
+                    checkpoint_id: id,
+                    triggered: Timestamp(0),
+                    options: options(self.kind),
+                };
                 self.cluster.tasks[&attempt].trigger_checkpoint(trigger);
             }
         }
@@ -243,13 +247,8 @@ fn restore(
 
 /// Two sources, the second of which brings eight rows for one, and an operator that counts the rows of both.
 fn skewed_job() -> TestJob {
-    let nodes = [
-        source(1, 2, "numbers"),
-        source(2, 1, "numbers"),
-        guest(3, 1),
-        TestNode { ..counts(4, 2) },
-        sink(5, 2),
-    ];
+    let nodes =
+        [source(1, 2, "numbers"), source(2, 1, "numbers"), guest(3, 1), TestNode { ..counts(4, 2) }, sink(5, 2)];
     let edges = [
         edge(1, 4, Partitioner::Hash),
         chained(2, 3),

@@ -826,10 +826,7 @@ struct TestWriter {
 }
 
 impl SinkWriter for TestWriter {
-    fn prepare_commit(
-        &mut self,
-        checkpoint_id: CheckpointId,
-    ) -> Result<Vec<Committable>, ConnectorError> {
+    fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError> {
         if self.uncommitted.is_empty() {
             return Ok(Vec::new());
         }
