@@ -589,6 +589,9 @@ impl SinkCommitter for FileCommitter {
     }
 
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError> {
+        if committables.is_empty() {
+            return Ok(());
+        }
         let directory = self.permissions.writable(&self.path)?;
         let parts = committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
         self.commit_parts(&directory, parts)
