@@ -23,6 +23,7 @@ use crate::{
         rpc::Address,
         task_executor::{TaskExecutorMessage, TriggerCheckpoint},
     },
+    failpoint,
 };
 
 /// A checkpoint, dealt to the parts of the job.
@@ -62,6 +63,7 @@ impl JobMaster {
             };
             let begun = self.checkpoints.begin(request, &self.job_graph, participants, now);
             // Before the triggers: a split that is dealt from here on comes to its task behind the barrier.
+            failpoint!("checkpoint.begun", infallible);
             let coordinators = self.coordinators.snapshot(begun.id);
             self.checkpoints.set_coordinators(begun.id, coordinators);
             for vertex in plan.to_trigger {
@@ -70,6 +72,7 @@ impl JobMaster {
                 let trigger = TriggerCheckpoint { attempt, checkpoint_id: begun.id, triggered: now, options };
                 self.tell_attempt(attempt, TaskExecutorMessage::TriggerCheckpoint(trigger));
             }
+            failpoint!("checkpoint.triggered", infallible);
         }
         self.carry_out_effects(now);
     }
@@ -112,12 +115,14 @@ impl JobMaster {
         match effect {
             Effect::Storage(task) => self.checkpoint_store.begin(task),
             Effect::Completed(parts) => {
+                failpoint!("checkpoint.complete", infallible);
                 if let Err(error) = self.coordinators.checkpoint_completed(parts) {
                     // Restoring the checkpoint commits it again.
                     self.fail_recoverably(error.into_failure(), now);
                 }
             }
             Effect::NotifyComplete(id, attempts) => {
+                failpoint!("checkpoint.notify", infallible);
                 for attempt in attempts {
                     self.tell_attempt(attempt, TaskExecutorMessage::NotifyCheckpointComplete(attempt, id));
                 }
@@ -268,6 +273,7 @@ impl JobMaster {
             );
             return Err(checkpoint_failure("checkpoint-damaged", message, Recoverability::Unrecoverable));
         }
+        failpoint!("restore.loaded", infallible);
         self.checkpoints.recover(readable, last_id);
         self.checkpoints.forget_damaged(damaged.into_iter().map(|(id, _)| id).collect());
         Ok(())
