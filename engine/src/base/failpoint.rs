@@ -63,8 +63,10 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("sink.remove", "a part file is about to be removed"),
     ("sink.release", "a committer is about to give its directory free"),
     ("sink.released", "it is free, and the job not yet FINISHED"),
-    ("network.send", "a producer is about to put a buffer into a queue"),
-    ("network.receive", "a consumer has taken one out of its queue"),
+    ("network.send", "a producer is about to put an element into a queue"),
+    ("network.send.barrier", "that is a barrier"),
+    ("network.receive", "a consumer has taken an element out of its queue"),
+    ("network.receive.barrier", "that is a barrier"),
     ("storage.write", "a file of the control plane is about to be written under a temporary name"),
     ("storage.written", "it is written and not durable"),
     ("storage.synced", "it is durable and not renamed"),
@@ -123,11 +125,13 @@ impl Failpoints {
     fn parse(text: &str) -> Result<Self, String> {
         let mut points = BTreeMap::new();
         for entry in text.split(';').map(str::trim).filter(|entry| !entry.is_empty()) {
-            let wrong = || format!("{VARIABLE}: expected NAME=ACTION, NAME=ACTION@N or NAME=ACTION@N+, found \"{entry}\"");
+            let wrong =
+                || format!("{VARIABLE}: expected NAME=ACTION, NAME=ACTION@N or NAME=ACTION@N+, found \"{entry}\"");
             let (name, action) = entry.split_once('=').ok_or_else(wrong)?;
             let names = || CATALOGUE.iter().map(|(name, _)| *name);
             if !names().any(|known| known == name) {
-                let hint = nearest(name, names()).map_or_else(String::new, |near| format!(", did you mean \"{near}\"?"));
+                let hint =
+                    nearest(name, names()).map_or_else(String::new, |near| format!(", did you mean \"{near}\"?"));
                 return Err(format!("{VARIABLE}: there is no failpoint \"{name}\"{hint}"));
             }
             let (action, time) = action.split_once('@').unwrap_or((action, "1"));
@@ -258,7 +262,10 @@ mod tests {
         for (text, expected) in [
             ("sink.comit=kill", "there is no failpoint \"sink.comit\", did you mean \"sink.commit\"?"),
             ("sink.commit", "expected NAME=ACTION, NAME=ACTION@N or NAME=ACTION@N+, found \"sink.commit\""),
-            ("sink.commit=kill@0", "expected NAME=ACTION, NAME=ACTION@N or NAME=ACTION@N+, found \"sink.commit=kill@0\""),
+            (
+                "sink.commit=kill@0",
+                "expected NAME=ACTION, NAME=ACTION@N or NAME=ACTION@N+, found \"sink.commit=kill@0\"",
+            ),
             ("sink.commit=explode", "expected kill, panic, error, delay(MS) or torn, found \"explode\""),
             ("sink.commit=delay(x)", "expected kill, panic, error, delay(MS) or torn, found \"delay(x)\""),
         ] {

@@ -38,7 +38,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::client::ClientError;
+use crate::{base::failpoint, client::ClientError};
 
 /// Why a verb did not do what it was asked for.
 #[derive(Debug)]
@@ -119,6 +119,9 @@ pub(crate) struct GlobalOptions {
     /// Least level of the log on standard error: error, warn, info, debug, trace, or levels by module.
     #[arg(long, global = true, value_name = "LEVEL", env = "ENGINE_LOG", help_heading = "Common options")]
     log_level: Option<String>,
+    /// Lets ENGINE_FAILPOINTS make this process fail at named places, for tests of recovery.
+    #[arg(long, global = true, hide = true)]
+    failpoints: bool,
 }
 
 /// Form of what is printed.
@@ -218,6 +221,11 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     let global = &cli.global;
+    if global.failpoints
+        && let Err(problem) = failpoint::turn_on(&std::env::var(failpoint::VARIABLE).unwrap_or_default())
+    {
+        return report(&anyhow::anyhow!(problem), 2);
+    }
     let outcome = match cli.verb {
         Verb::Submit(options) => submit::run(options, global),
         Verb::Plan(options) => plan::run(options, global),

@@ -10,6 +10,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 use super::storage::{self, Durability, StorageDir, StorageError};
 use crate::{
     base::ids::JobId,
+    failpoint,
     graph::job_graph::JobGraph,
     protocol::wire::{self, Format, WireError},
 };
@@ -86,8 +87,10 @@ impl JobGraphStore {
             return Err(JobGraphStoreError::NotOwned(job));
         }
         let bytes = wire::encode_as(FORMAT, graph).map_err(|problem| JobGraphStoreError::Encode { job, problem })?;
+        failpoint!("job-graph.put", infallible);
         storage::write_file(&self.directory, &name, &bytes, self.durability)?;
         self.owned.insert(job);
+        failpoint!("job-graph.stored", infallible);
         Ok(())
     }
 
@@ -124,6 +127,7 @@ impl JobGraphStore {
     /// # Errors
     /// Returns an error if the file cannot be removed.
     pub fn remove(&mut self, job: JobId) -> Result<(), JobGraphStoreError> {
+        failpoint!("job-graph.remove", infallible);
         storage::remove_file(&self.directory, &file_name(job), self.durability)?;
         self.owned.remove(&job);
         Ok(())

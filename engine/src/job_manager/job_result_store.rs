@@ -16,6 +16,7 @@ use crate::{
         ids::{BlobDigest, JobId},
         status::JobStatus,
     },
+    failpoint,
     protocol::job_master::FailureCause,
 };
 
@@ -113,7 +114,9 @@ impl JobResultStore {
         }
         let stored = StoredResult { version: VERSION, result };
         let bytes = serde_json::to_vec_pretty(&stored).expect("a result has no map with keys that are not text");
+        failpoint!("job-result.dirty", infallible);
         storage::write_file(&self.directory, &dirty_name(job), &bytes, self.durability)?;
+        failpoint!("job-result.stored", infallible);
         Ok(())
     }
 
@@ -128,6 +131,7 @@ impl JobResultStore {
         if !self.directory.join(dirty_name(job)).exists() {
             return Err(JobResultStoreError::Missing(job));
         }
+        failpoint!("job-result.clean", infallible);
         storage::rename_file(&self.directory, &dirty_name(job), &clean_name(job), self.durability)?;
         Ok(())
     }

@@ -12,6 +12,8 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::{base::failpoint, failpoint};
+
 const LOCK_FILE: &str = "lock";
 const TEMPORARY_PREFIX: &str = ".tmp-";
 
@@ -120,13 +122,17 @@ pub(super) fn write_file(
     let path = directory.join(name);
     let mut file =
         tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(directory).map_err(io_error("write", &path))?;
-    file.write_all(bytes).map_err(io_error("write", &path))?;
+    failpoint::write("storage.write", bytes, |bytes| file.write_all(bytes)).map_err(io_error("write", &path))?;
+    failpoint!("storage.written").map_err(io_error("flush", &path))?;
     if durability == Durability::Synced {
         file.as_file().sync_all().map_err(io_error("flush", &path))?;
     }
+    failpoint!("storage.synced").map_err(io_error("write", &path))?;
     // An error removes the temporary file, as dropping it does.
     file.persist(&path).map_err(|error| io_error("write", &path)(error.error))?;
-    sync_dir(directory, durability)
+    failpoint!("storage.renamed").map_err(io_error("flush", directory))?;
+    sync_dir(directory, durability)?;
+    failpoint!("storage.stored").map_err(io_error("flush", directory))
 }
 
 /// Renames a file within a directory, replacing what has the new name.
@@ -139,8 +145,12 @@ pub(super) fn rename_file(directory: &Path, from: &str, to: &str, durability: Du
 /// Removes a file; it need not be there.
 pub(super) fn remove_file(directory: &Path, name: &str, durability: Durability) -> Result<(), StorageError> {
     let path = directory.join(name);
+    failpoint!("storage.remove").map_err(io_error("remove", &path))?;
     match fs::remove_file(&path) {
-        Ok(()) => sync_dir(directory, durability),
+        Ok(()) => {
+            failpoint!("storage.removed").map_err(io_error("flush", directory))?;
+            sync_dir(directory, durability)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io_error("remove", &path)(error)),
     }

@@ -16,11 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Compression, DealtFiles, FILES_PER_SPLIT_MAX, FileLeft, FileSourceOptions, FileSplit, ListedFile, ReadOrder,
-    listing::Listing,
+    io_error, listing::Listing,
 };
 use crate::{
     base::clock::{Clock, Timestamp},
     connector::{ConnectorError, Permissions, RestoredSource, SourceSplit, SplitAssignment, SplitEnumerator, encoding},
+    failpoint,
 };
 
 const STATE: &str = "the state of a file source";
@@ -133,6 +134,7 @@ impl FileEnumerator {
 
     fn list_first(&mut self) -> Result<(), ConnectorError> {
         let files = self.listing.files(&self.permissions)?;
+        failpoint!("source.listed").map_err(io_error("list", self.options.path.as_ref()))?;
         let watched = self.options.watch_interval.is_some();
         let side_by_side = match self.options.read_order {
             ReadOrder::InOrder => false,

@@ -26,6 +26,7 @@ use crate::{
         rate_limiter::RateLimiter,
         record_decoder::{RecordDecoder, Refused},
     },
+    failpoint,
     graph::stream_graph::ConnectorSpec,
 };
 
@@ -190,6 +191,7 @@ impl OpenSplit {
         number: Option<u32>,
     ) -> Result<Self, ConnectorError> {
         let mut file = File::open(&permitted).map_err(io_error("open", &permitted))?;
+        failpoint!("source.opened").map_err(io_error("open", &permitted))?;
         let blocks = LineBlocks::new(split.start, split.end, decoder.line_bytes_max());
         let before = match split.compression {
             Compression::None => {
@@ -389,6 +391,7 @@ impl SourceReader for FileReader {
             open.blocks.give_back(open.decoder.take_buffer());
             let block_bytes = open.block_bytes(max_bytes);
             let block = open.blocks.read(&mut *open.content, block_bytes);
+            failpoint!("source.read").map_err(io_error(action, open.path()))?;
             match block.map_err(io_error(action, open.path()))? {
                 Block::Lines { offset, lines } => {
                     open.first_offset.get_or_insert(offset);

@@ -35,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use super::io_error;
 use crate::{
     base::{
+        failpoint,
         ids::JobId,
         stream_element::{CheckpointId, RecordBatch},
     },
@@ -42,6 +43,7 @@ use crate::{
         Committable, ConnectorError, Permissions, RejectWrite, Role, SinkCommitter, SinkWriter, WriterContext,
         check_writable_directory, encoding, options::Options, text_rows::TextRows,
     },
+    failpoint,
     graph::stream_graph::ConnectorSpec,
 };
 
@@ -209,19 +211,26 @@ impl FileWriter {
         }
         let path = self.hidden_path();
         if self.file.is_none() {
+            failpoint!("sink.file.create").map_err(io_error("create", &path))?;
             let created = OpenOptions::new().write(true).create_new(true).open(&path);
             self.file = Some(created.map_err(io_error("create", &path))?);
+            failpoint!("sink.file.created").map_err(io_error("create", &path))?;
         }
         let file = self.file.as_mut().expect("opened above");
-        write_buffer(file, &mut self.buffer, &mut self.bytes).map_err(io_error("write to", &path))
+        write_buffer(file, &mut self.buffer, &mut self.bytes).map_err(io_error("write to", &path))?;
+        failpoint!("sink.file.written").map_err(io_error("write to", &path))
     }
 
     /// Ends the file that is written, durably; none: there were no rows.
     fn complete(&mut self, becomes: Becomes) -> Result<Option<Committable>, ConnectorError> {
+        let path = self.hidden_path();
+        failpoint!("sink.prepare").map_err(io_error("write to", &path))?;
         self.write_out()?;
         let Some(file) = self.file.take() else { return Ok(None) };
-        file.sync_all().map_err(io_error("write to", &self.hidden_path()))?;
+        file.sync_all().map_err(io_error("write to", &path))?;
+        failpoint!("sink.prepare.synced").map_err(io_error("write to", &path))?;
         sync_directory(&self.directory)?;
+        failpoint!("sink.prepared").map_err(io_error("write to", &path))?;
         let directory = self.directory.to_str().ok_or(ConnectorError::Io {
             action: "write into",
             path: self.directory.clone(),
@@ -235,7 +244,7 @@ impl FileWriter {
 }
 
 fn write_buffer(to: &mut impl Write, buffer: &mut Vec<u8>, written: &mut u64) -> io::Result<()> {
-    to.write_all(buffer)?;
+    failpoint::write("sink.file.write", buffer, |bytes| to.write_all(bytes))?;
     *written += buffer.len() as u64;
     buffer.clear();
     Ok(())
@@ -330,6 +339,7 @@ impl FileCommitter {
     /// Claims the directory for the job, and reads what it committed there.
     fn claim(&mut self, directory: &Path) -> Result<(), ConnectorError> {
         let claim = directory.join(&self.claim_name);
+        failpoint!("sink.claim").map_err(io_error("write to", &self.path))?;
         // Another job may claim the directory in this moment: whoever sees the other's claim gives way.
         OpenOptions::new().append(true).create(true).open(&claim).map_err(io_error("write to", &self.path))?;
         let is_foreign_claim = |name: &PathBuf| {
@@ -346,7 +356,7 @@ impl FileCommitter {
         // What cannot be read says that nothing was committed: then each part must be there.
         self.committed = fs::read_to_string(&claim).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
         self.prepared = true;
-        Ok(())
+        failpoint!("sink.claimed").map_err(io_error("write to", &self.path))
     }
 
     /// Notes in the claim that all up to a checkpoint is visible. It need not survive a crash of
@@ -379,7 +389,9 @@ impl FileCommitter {
         }
         match fs::metadata(&hidden) {
             Ok(metadata) if metadata.len() == part.bytes => {
-                rename_to_new(&hidden, &visible).map_err(io_error("make visible", &hidden))
+                failpoint!("sink.commit.rename").map_err(io_error("make visible", &hidden))?;
+                rename_to_new(&hidden, &visible).map_err(io_error("make visible", &hidden))?;
+                failpoint!("sink.commit.renamed").map_err(io_error("make visible", &hidden))
             }
             Ok(metadata) => {
                 let problem = format!("it has {} bytes, but {} were written", metadata.len(), part.bytes);
@@ -398,6 +410,7 @@ impl FileCommitter {
     }
 
     fn commit_parts(&mut self, directory: &Path, parts: Vec<Part>) -> Result<(), ConnectorError> {
+        failpoint!("sink.commit").map_err(io_error("write to", directory))?;
         let mut committed = self.committed;
         let mut elsewhere = BTreeSet::new();
         for part in parts {
@@ -409,11 +422,14 @@ impl FileCommitter {
             }
             self.commit_part(directory, part)?;
         }
+        failpoint!("sink.commit.all-renamed").map_err(io_error("write to", directory))?;
         for other in elsewhere.iter().filter(|other| other.exists()) {
             sync_directory(other)?;
         }
         sync_directory(directory)?;
-        self.note_committed(directory, committed)
+        failpoint!("sink.commit.synced").map_err(io_error("write to", directory))?;
+        self.note_committed(directory, committed)?;
+        failpoint!("sink.committed").map_err(io_error("write to", directory))
     }
 
     fn refuse(&self, directory: &Path) -> ConnectorError {
@@ -469,6 +485,7 @@ fn remove_files(directory: &Path, names: &[&String], why: &str) -> Result<(), Co
 
 /// Removes a file, unless it is gone.
 fn remove_file(path: &Path) -> Result<(), ConnectorError> {
+    failpoint!("sink.remove").map_err(io_error("remove", path))?;
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", path)(error)),
         _ => Ok(()),
@@ -545,6 +562,7 @@ impl SinkCommitter for FileCommitter {
     fn recover(&mut self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
         let parts = committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
         let directory = self.directory()?;
+        failpoint!("sink.recover").map_err(io_error("list", &directory))?;
         let contents = self.contents(&directory)?;
         let named: BTreeSet<String> = parts.iter().map(|part| part.hidden.to_string()).collect();
         let later = contents.visible.iter().filter(|(id, _)| checkpoint_id < *id).map(|(_, name)| name);
@@ -557,15 +575,17 @@ impl SinkCommitter for FileCommitter {
         }
         self.claim(&directory)?;
         self.recovered = true;
+        failpoint!("sink.recover.claimed").map_err(io_error("write to", &directory))?;
         remove_files(&directory, &later, &format!("of checkpoints behind checkpoint {checkpoint_id}"))?;
         remove_files(&directory, &unnamed, &format!("that checkpoint {checkpoint_id} does not hold"))?;
+        failpoint!("sink.recover.removed").map_err(io_error("write to", &directory))?;
         self.commit_parts(&directory, parts)?;
         // What was committed of later checkpoints is gone.
         if checkpoint_id < self.committed {
             self.committed = 0;
             self.note_committed(&directory, checkpoint_id)?;
         }
-        Ok(())
+        failpoint!("sink.recovered").map_err(io_error("write to", &directory))
     }
 
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError> {
@@ -590,7 +610,9 @@ impl SinkCommitter for FileCommitter {
 
     fn release(&mut self) -> Result<(), ConnectorError> {
         let directory = self.permissions.writable(&self.path)?;
-        self.release_claim(&directory)
+        failpoint!("sink.release").map_err(io_error("write to", &directory))?;
+        self.release_claim(&directory)?;
+        failpoint!("sink.released").map_err(io_error("write to", &directory))
     }
 }
 

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, sync::Arc};
 use crossbeam_channel::{Receiver, Sender};
 
 use super::result_subpartition::{Announcement, Numbered};
-use crate::base::stream_element::StreamElement;
+use crate::{base::stream_element::StreamElement, failpoint};
 
 /// A channel cannot be read further.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -55,6 +55,12 @@ impl InputChannel {
     pub fn poll(&mut self) -> Result<Option<StreamElement>, ChannelError> {
         self.announcement.take();
         let element = self.next()?;
+        if let Some(element) = &element {
+            failpoint!("network.receive", infallible);
+            if matches!(element, StreamElement::CheckpointBarrier(_)) {
+                failpoint!("network.receive.barrier", infallible);
+            }
+        }
         if element == Some(StreamElement::EndOfPartition) {
             self.ended = true;
         }

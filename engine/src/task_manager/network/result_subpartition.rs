@@ -20,7 +20,7 @@ use std::{
 use crossbeam_channel::{Sender, TrySendError, bounded};
 
 use super::input_channel::InputChannel;
-use crate::base::stream_element::StreamElement;
+use crate::{base::stream_element::StreamElement, failpoint};
 
 /// Elements of the priority lane of one channel: one per checkpoint that is under way.
 const PRIORITY_ELEMENTS_MAX: usize = 16;
@@ -126,6 +126,10 @@ impl ResultSubpartition {
 
     /// Hands over an element, which is sent at once if there is room.
     pub fn enqueue(&mut self, element: StreamElement) {
+        failpoint!("network.send", infallible);
+        if matches!(element, StreamElement::CheckpointBarrier(_)) {
+            failpoint!("network.send.barrier", infallible);
+        }
         let numbered = self.number(element);
         self.pending.push_back(numbered);
         self.advance();
