@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Consequence, JobMaster,
-    checkpoint_coordinator::{CompletedCheckpoint, Effect, Participants, plan},
+    checkpoint_coordinator::{CompletedCheckpoint, Effect, Participants, plan, storage::StorageTask},
     execution_graph::VertexIndex,
     operator_coordinators::RestoredConnectors,
 };
@@ -17,6 +17,7 @@ use crate::{
         stream_element::{CheckpointId, SnapshotLocation},
     },
     checkpoint::{JobRestore, assign_state},
+    failpoint,
     protocol::{
         dispatcher::DispatcherMessage,
         job_master::{AcknowledgeCheckpoint, CheckpointFailureReason, DeclineCheckpoint, FailureCause, Recoverability},
@@ -70,6 +71,7 @@ impl JobMaster {
                 let trigger = TriggerCheckpoint { attempt, checkpoint_id: begun.id, triggered: now, options };
                 self.tell_attempt(attempt, TaskExecutorMessage::TriggerCheckpoint(trigger));
             }
+            failpoint!("checkpoint.triggered", infallible);
         }
         self.carry_out_effects(now);
     }
@@ -110,17 +112,24 @@ impl JobMaster {
 
     fn carry_out(&mut self, effect: Effect, now: Timestamp) {
         match effect {
-            Effect::Storage(task) => self.checkpoint_store.begin(task),
+            Effect::Storage(task) => {
+                if matches!(task, StorageTask::Store(..)) {
+                    failpoint!("checkpoint.acknowledged", infallible);
+                }
+                self.checkpoint_store.begin(task);
+            }
             Effect::Completed(parts) => {
                 if let Err(error) = self.coordinators.checkpoint_completed(parts) {
                     // Restoring the checkpoint commits it again.
                     self.fail_recoverably(error.into_failure(), now);
                 }
+                failpoint!("checkpoint.committed", infallible);
             }
             Effect::NotifyComplete(id, attempts) => {
                 for attempt in attempts {
                     self.tell_attempt(attempt, TaskExecutorMessage::NotifyCheckpointComplete(attempt, id));
                 }
+                failpoint!("checkpoint.notified", infallible);
             }
             Effect::NotifyAborted(id, attempts) => {
                 for attempt in attempts {
@@ -238,6 +247,7 @@ impl JobMaster {
         if let Some(checkpoint) = self.checkpoints.latest() {
             tracing::info!(job = %self.job(), path = checkpoint.external_path(), "going on from a checkpoint");
         }
+        failpoint!("restore.found", infallible);
         Ok(Some(connectors))
     }
 
