@@ -202,7 +202,7 @@ impl<A: Record + ?Sized, B: Record + ?Sized> BroadcastConnectedStream<A, B> {
         let factory = Box::new(TwoInputFactory::<A, B, F::Output, _>::new(make));
         let name = ("Broadcast Process", "BroadcastProcess");
         let stream = two_input_operator(&self.first, &self.broadcast, name, factory);
-        self.first.graph.borrow_mut().set_broadcast(stream.origins[0].node, declared);
+        self.first.graph.borrow_mut().set_unkeyed(stream.origins[0].node, declared);
         stream
     }
 }

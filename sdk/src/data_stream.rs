@@ -12,11 +12,12 @@ use crate::{
     keyed_stream::KeyedStream,
     operator::{
         Context, Filter, FlatMap, Function, FunctionFactory, Identity, Map, OperatorFactory, PartitionOutput, Process,
-        SelectorFactory, TryMap, hash_output,
+        ProcessFunction, ProcessWithStates, SelectorFactory, StatefulFunctionFactory, TryMap, hash_output,
     },
     record::{Key, Owned, Record, descriptor_of},
     sink::{DataStreamSink, PrintSink, Sink, node_settings},
     source,
+    state::{StateBackend, States},
     text::{Format, Text},
     watermark::{TimestampsAndWatermarks, WatermarkStrategy},
     window::{AllWindowedStream, NoKey, WindowAssigner},
@@ -27,7 +28,7 @@ use crate::{
 /// A clone is the same stream; what is done twice with one stream is done to each record twice.
 /// Closures are `Fn`: they run in each subtask anew, so what they changed in
 /// captured variables would be lost, and is not allowed. (A `RefCell` would slip
-/// through; what it holds belongs to no checkpoint.)
+/// through; what it holds belongs to no checkpoint. See [`DataStream::process_function`].)
 pub struct DataStream<T: ?Sized> {
     pub(crate) graph: SharedGraph,
     pub(crate) origins: Vec<Origin>,
@@ -185,6 +186,51 @@ impl<T: Record + ?Sized> DataStream<T> {
     {
         let function = Rc::new(function);
         self.operator("Process", "Process", move || Process::new(function.clone()))
+    }
+
+    /// As [`DataStream::process`], by a function with states of its own, which `make` declares:
+    /// those of [`States::operator_list`] and [`States::operator_union_list`].
+    ///
+    /// ```
+    /// use engine_sdk::{TestHarness, prelude::*};
+    ///
+    /// /// Numbers the records of each subtask.
+    /// struct Number {
+    ///     seen: OperatorListState<u64>,
+    /// }
+    ///
+    /// impl ProcessFunction<str> for Number {
+    ///     type Output = String;
+    ///
+    ///     fn process_element(&self, line: &str, _: &mut Context<'_>, out: &mut Collector<String>) -> Result<()> {
+    ///         let number = self.seen.get().iter().sum::<u64>() + 1;
+    ///         self.seen.update([number]);
+    ///         out.collect(format!("{number} {line}"));
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let mut harness = TestHarness::of_stream(|lines: DataStream<str>| {
+    ///     lines.process_function(|states: &mut States| Number { seen: states.operator_list("seen") })
+    /// })?;
+    /// harness.push::<str>("a")?;
+    /// harness.push::<str>("b")?;
+    /// assert_eq!(harness.records::<String>()?, ["1 a", "2 b"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn process_function<F, M>(&self, make: M) -> DataStream<F::Output>
+    where
+        F: ProcessFunction<T>,
+        M: Fn(&mut States) -> F + 'static,
+    {
+        let declared = States::declared_by(&make);
+        let make = move |states: &StateBackend| ProcessWithStates::<T, F>::new(States::make(states, &make).0);
+        let factory = StatefulFunctionFactory::<T, F::Output, _>::new(make);
+        let stream = self.operator_of("Process", "Process", Box::new(factory));
+        self.graph.borrow_mut().set_unkeyed(stream.origins[0].node, declared);
+        stream
     }
 
     /// The records that the operator before this handed to a side output.

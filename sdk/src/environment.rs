@@ -9,6 +9,7 @@ use crate::{
     operator::{Elements, OperatorFactory, SourceFactory, SourceFunction},
     record::{Owned, Record},
     source::{SequenceSource, Source},
+    state::{StateBackend, States},
     watermark::WatermarkStrategy,
 };
 
@@ -99,7 +100,7 @@ impl StreamExecutionEnvironment {
 
     /// The elements of a list, by one subtask.
     pub fn from_elements<U: Owned + Clone>(&self, elements: Vec<U>) -> DataStream<U> {
-        self.from_source_function("Elements", move || Elements::new(elements.clone())).set_parallelism(1)
+        self.from_stateful_source("Elements", move |states| Elements::new(elements.clone(), states)).set_parallelism(1)
     }
 
     /// Reads a source that is part of the plugin; `make` is called once in each subtask.
@@ -108,11 +109,24 @@ impl StreamExecutionEnvironment {
         U: Record + ?Sized,
         S: SourceFunction<U>,
     {
+        self.from_stateful_source(name, move |_| make())
+    }
+
+    /// As [`StreamExecutionEnvironment::from_source_function`], for a source that declares where it
+    /// keeps its position: [`States::operator_list`] or [`States::operator_union_list`].
+    pub fn from_stateful_source<U, S>(&self, name: &str, make: impl Fn(&mut States) -> S + 'static) -> DataStream<U>
+    where
+        U: Record + ?Sized,
+        S: SourceFunction<U>,
+    {
+        let declared = States::declared_by(&make);
         let mut graph = self.graph.borrow_mut();
         let kind = OperatorKind::GuestSource("Source".to_owned());
         let node = graph.add_node(&format!("Source: {name}"), kind, NodeTypes::source::<U>());
+        let make = move |states: &StateBackend| States::make(states, &make).0;
         let factory: Box<dyn OperatorFactory> = Box::new(SourceFactory::<U, _>::new(make));
         graph.add_factory(node, factory);
+        graph.set_unkeyed(node, declared);
         drop(graph);
         DataStream::of_node(self.graph.clone(), node)
     }

@@ -95,9 +95,11 @@ impl Graph {
         self.node_mut(node).key_type = Some(descriptor_of::<K>());
     }
 
-    /// Declares the states of a node without a key, which can be broadcast states only.
-    pub(crate) fn set_broadcast(&mut self, node: u32, states: Vec<StateDeclaration>) {
-        if let Some(keyed) = states.iter().find(|state| state.kind != StateKind::Broadcast) {
+    /// Declares the states of a node without a key, which belong to no key.
+    pub(crate) fn set_unkeyed(&mut self, node: u32, states: Vec<StateDeclaration>) {
+        let is_unkeyed =
+            |kind| matches!(kind, StateKind::Broadcast | StateKind::OperatorList | StateKind::OperatorUnionList);
+        if let Some(keyed) = states.iter().find(|state| !is_unkeyed(state.kind)) {
             let node = &self.node_mut(node).name;
             let message = format!("\"{node}\" has the keyed state \"{}\", but its stream has no key", keyed.name);
             self.error(message);

@@ -106,16 +106,16 @@ pub use crate::{
     metrics::{Counter, Gauge, Histogram},
     operator::{
         AggregateFunction, BroadcastContext, BroadcastProcessFunction, Context, KeyedBroadcastProcessFunction,
-        KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext, RuntimeContext,
-        SourceFunction, SourceStatus, TimerService,
+        KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, Number, OnTimerContext, ProcessFunction,
+        RuntimeContext, SourceFunction, SourceStatus, TimerService,
     },
     rank::{Deduplicate, EventTimeDeduplicate, Keep, TopN},
     record::{Bytes, Either, Key, Owned, Pair, Record, TaggedUnion},
     sink::{DataStreamSink, DiscardSink, FileSink, PrintSink, RecordFormat, Sink, SocketSink},
     source::{Compression, FileSource, NexmarkSource, ReadOrder, SequenceSource, SocketSource, Source, StdinSource},
     state::{
-        AggregatingState, BroadcastState, BroadcastStateWriter, ListState, MapState, ReducingState, StateTtlConfig,
-        States, UpdateType, ValueState,
+        AggregatingState, BroadcastState, BroadcastStateWriter, ListState, MapState, OperatorListState, ReducingState,
+        StateTtlConfig, States, UpdateType, ValueState,
     },
     text::{Csv, CsvField, CsvRow, Format, Text},
     watermark::{
@@ -133,7 +133,7 @@ pub use crate::{
 };
 
 #[cfg(not(target_arch = "wasm32"))]
-pub use crate::test_harness::TestHarness;
+pub use crate::test_harness::{TestHarness, TestSnapshot};
 
 /// What most programs need.
 pub mod prelude {
@@ -144,13 +144,13 @@ pub mod prelude {
         Collector, Context, ContinuousEventTimeTrigger, CountEvictor, CountTrigger, DataStream, DiscardSink,
         EventTimeSessionWindows, EventTimeTrigger, Evictor, FileSink, FileSource, GlobalWindows, Keep, Key, KeyWriter,
         KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, KeyedStream,
-        ListState, MapState, NexmarkSource, OnTimerContext, OutputTag, Pair, PrintSink, ProcessWindowFunction,
-        ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger, ReadOrder, Record, ReducingState, Result,
-        RuntimeContext, SequenceSource, SlidingEventTimeWindows, SlidingProcessingTimeWindows, SocketSink,
-        SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States, StdinSource, StreamExecutionEnvironment,
-        TimeEvictor, TimeWindow, Trigger, TriggerContext, TriggerResult, TumblingEventTimeWindows,
-        TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy, WindowContext, WindowElements,
-        WindowStates,
+        ListState, MapState, NexmarkSource, OnTimerContext, OperatorListState, OutputTag, Pair, PrintSink,
+        ProcessFunction, ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
+        ReadOrder, Record, ReducingState, Result, RuntimeContext, SequenceSource, SlidingEventTimeWindows,
+        SlidingProcessingTimeWindows, SocketSink, SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States,
+        StdinSource, StreamExecutionEnvironment, TimeEvictor, TimeWindow, Trigger, TriggerContext, TriggerResult,
+        TumblingEventTimeWindows, TumblingProcessingTimeWindows, UpdateType, ValueState, WatermarkStrategy,
+        WindowContext, WindowElements, WindowStates,
     };
 }
 

@@ -11,7 +11,7 @@ use crate::{
     graph::Graph,
     metrics,
     operator::{Batch, ErasedTarget, Head, RuntimeContext, SideOutputs, SourceStatus, Wiring},
-    state::StateBackend,
+    state::{OperatorStates, StateBackend},
 };
 
 /// The call has failed; the engine was told why.
@@ -34,7 +34,9 @@ impl Segment {
     /// Returns an error if the context does not fit the graph or a source cannot be opened.
     pub(crate) fn open(graph: &Graph, context: &OperatorContext) -> Result<Self> {
         let runtime = runtime_context(context);
-        let mut builder = Builder { graph, context, runtime: &runtime, node: 0, built: HashMap::new() };
+        let operator_states = OperatorStates::default();
+        let mut builder =
+            Builder { graph, context, runtime: &runtime, operator_states, node: 0, built: HashMap::new() };
         let (head, rest) = context.nodes.split_first().ok_or_else(|| Error::new("the segment has no nodes"))?;
         let mut rest = rest.to_vec();
         rest.sort_unstable();
@@ -50,7 +52,7 @@ impl Segment {
         let factory = graph.factory(*head)?;
         let node = graph.node(*head).expect("a node with a factory is in the graph");
         let open_inputs = node.input_types.len().max(1);
-        let states = StateBackend::new(context, runtime.clone(), node);
+        let states = builder.states();
         let head = factory.head(&mut builder, &states)?;
         if let Some(node) = builder.built.keys().min() {
             return Err(Error::new(format!("node {node} of the segment stands behind no other")));
@@ -102,11 +104,12 @@ impl Segment {
         self.call(|head, _| head.notify(signal))
     }
 
-    /// Lets the host know all state that it does not.
+    /// Lets the host know all state that it does not. What is kept here stays as it is.
     pub(crate) fn snapshot(&mut self) -> Result<(), Failed> {
         self.call(|head, states| {
             head.flush_state();
             states.show_metrics();
+            states.operator_states().snapshot();
         })
     }
 
@@ -154,6 +157,7 @@ struct Builder<'g> {
     graph: &'g Graph,
     context: &'g OperatorContext,
     runtime: &'g RuntimeContext,
+    operator_states: OperatorStates,
     /// The node that is being built.
     node: u32,
     /// Operators that no other one leads to yet.
@@ -167,6 +171,15 @@ impl Wiring for Builder<'_> {
 
     fn runtime(&self) -> &RuntimeContext {
         self.runtime
+    }
+
+    fn states(&self) -> StateBackend {
+        let Self { graph, context, runtime, operator_states, node, .. } = self;
+        let of = |node: u32| graph.node(node).expect("a node of a segment is in the graph");
+        let before = context.nodes.iter().take_while(|other| *other != node);
+        let first_state: usize = before.map(|other| of(*other).states.len()).sum();
+        let first_state = u32::try_from(first_state).expect("a program declares fewer states");
+        StateBackend::of_node(context, (*runtime).clone(), of(*node), first_state, operator_states.clone())
     }
 
     fn targets(&mut self, side_output: Option<&str>) -> Vec<ErasedTarget> {

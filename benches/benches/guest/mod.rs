@@ -12,7 +12,7 @@ use engine::{
     state::{StateDescriptor, StateShape},
     wasm::{
         CancelFlag, EmitError, EmitTarget, LogLevel, PluginRuntime, PluginRuntimeConfig, Replay, SandboxLimits,
-        Segment, SegmentContext, SegmentOutput,
+        Segment, SegmentContext, SegmentOutput, SegmentRestore,
     },
 };
 
@@ -99,6 +99,7 @@ where
         attempt: 0,
         state_cache_bytes: cache_bytes.unwrap_or(limits.state_cache_bytes as u64),
         state_value_bytes_max: limits.state_value_bytes_max as u64,
+        restored: false,
         outputs: outputs.collect(),
         operator: plugin.to_owned(),
         is_keyed: in_segment().any(|node| node.key_type.is_some()),
@@ -106,7 +107,8 @@ where
         nodes: nodes.clone(),
     };
     let replay = Replay { args, graph_digest: graph_digest(&graph) };
-    Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), Rows(rows)).expect("it opens")
+    Segment::open(&compiled, &replay, &context, limits, CancelFlag::default(), SegmentRestore::default(), Rows(rows))
+        .expect("it opens")
 }
 
 fn described(node: &StreamNode, state: &StateDeclaration) -> StateDescriptor {

@@ -413,7 +413,10 @@ mod tests {
             assert!(text.contains(expected), "{text}");
         };
         fails(&|new| new.key_type = Some("u64".to_owned()), "its key was string and is u64: keys cannot change");
-        fails(&|new| new.states[0].kind = StateKind::List, "it was written as value of u8, and would be read as list of u8");
+        fails(
+            &|new| new.states[0].kind = StateKind::List,
+            "it was written as value of u8, and would be read as list of u8",
+        );
         fails(&|new| new.states[0].time_to_live = Some(5), "a time-to-live can be neither added nor removed");
         fails(&|new| new.source = Some("nexmark".to_owned()), "its positions are those of a source \"file\"");
         fails(

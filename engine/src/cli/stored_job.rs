@@ -104,7 +104,9 @@ mod tests {
         let program = Some(SubmittedProgram { plugin, args: vec!["--input".to_owned()] });
         let (started, ended) = (Timestamp(1), Timestamp(2));
         let (job_name, status) = ("a".to_owned(), JobStatus::Finished);
-        results.create_dirty(JobResult { job_id: job, job_name, status, started, ended, failure: None, program }).unwrap();
+        results
+            .create_dirty(JobResult { job_id: job, job_name, status, started, ended, failure: None, program })
+            .unwrap();
         drop(storage);
         let stored = StoredJob::look(directory.path(), job).ok().unwrap();
         assert!(matches!(&stored, StoredJob::Ended(result, false) if result.status == JobStatus::Finished));

@@ -37,7 +37,7 @@ use crate::{
         TaskStarter,
         network::ResultPartitionManager,
         operator::{NativeConnectors, PrintedRows, SharedPlugin},
-        task::{self, PluginProvider, TaskServices},
+        task::{self, PluginProvider, SnapshotWriter, TaskServices},
     },
     wasm::PluginRuntime,
 };
@@ -108,6 +108,7 @@ pub fn task_starter_factory(runtime: Arc<PluginRuntime>, printed_rows: PrintedRo
         let TaskExecutorContext { id, blobs, events, clock } = context;
         let start = {
             let (id, jobs, runtime) = (id.clone(), Arc::clone(&jobs), Arc::clone(&runtime));
+            let snapshots = Arc::new(SnapshotWriter::default());
             move |information: Arc<JobInformation>, deployment: TaskDeployment| {
                 jobs.enter(information.job, deployment.attempt.graph, &id);
                 let artifacts = Arc::clone(&blobs);
@@ -124,6 +125,7 @@ pub fn task_starter_factory(runtime: Arc<PluginRuntime>, printed_rows: PrintedRo
                     guest_stack_bytes: runtime.stack_bytes_max(),
                     clock: clock.clone(),
                     events: Arc::clone(&events),
+                    snapshots: Arc::clone(&snapshots),
                 };
                 task::start(information, deployment, &services)
             }

@@ -25,6 +25,7 @@ use crate::{
             AllocationId, DispatcherId, ExecutionAttemptId, JobId, JobMasterId, ResourceId, ResourceManagerId, SlotId,
         },
         status::JobStatus,
+        stream_element::CheckpointId,
     },
     graph::slot_sharing::slots_needed,
     job_manager::{
@@ -45,7 +46,7 @@ use crate::{
             TaskMetrics, TaskState,
         },
         rpc::{Address, Endpoint, Envelope, Fence, Message},
-        task_executor::{JobInformation, TaskDeployment, TaskExecutorMessage},
+        task_executor::{JobInformation, TaskDeployment, TaskExecutorMessage, TriggerCheckpoint},
     },
     task_manager::{
         RunningTask, TaskEvent, TaskEventSink, TaskStarter,
@@ -93,17 +94,11 @@ impl TaskHandle {
 }
 
 impl RunningTask for TaskHandle {
-    fn trigger_checkpoint(&self, _trigger: crate::protocol::task_executor::TriggerCheckpoint) {
-        todo!("task helper")
-    }
+    fn trigger_checkpoint(&self, _: TriggerCheckpoint) {}
 
-    fn notify_checkpoint_complete(&self, _checkpoint_id: u64) {
-        todo!("task helper")
-    }
+    fn notify_checkpoint_complete(&self, _: CheckpointId) {}
 
-    fn notify_checkpoint_aborted(&self, _checkpoint_id: u64) {
-        todo!("task helper")
-    }
+    fn notify_checkpoint_aborted(&self, _: CheckpointId) {}
 
     fn cancel(&self) {
         self.end_as(TaskState::Canceled);

@@ -10,14 +10,14 @@ use std::{
 
 use super::{scripted_job_master::ScriptedJobMaster, *};
 use crate::{
-    base::status::JobStatus,
+    base::{status::JobStatus, stream_element::CheckpointId},
     graph::{job_graph::JobGraph, slot_sharing::slots_needed},
     job_manager::test_graphs::{PLUGIN, job_graph},
     protocol::{
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
         job_details::JobDetails,
         job_master::{MaxAllowedWatermark, SplitAnswer, TaskExecutionStateUpdate, TaskMetrics, TaskState},
-        task_executor::{JobInformation, TaskDeployment},
+        task_executor::{JobInformation, TaskDeployment, TriggerCheckpoint},
     },
     task_manager::{RunningTask, TaskEvent},
 };
@@ -38,17 +38,11 @@ struct Task {
 }
 
 impl RunningTask for Task {
-    fn trigger_checkpoint(&self, _trigger: crate::protocol::task_executor::TriggerCheckpoint) {
-        todo!("task helper")
-    }
+    fn trigger_checkpoint(&self, _: TriggerCheckpoint) {}
 
-    fn notify_checkpoint_complete(&self, _checkpoint_id: u64) {
-        todo!("task helper")
-    }
+    fn notify_checkpoint_complete(&self, _: CheckpointId) {}
 
-    fn notify_checkpoint_aborted(&self, _checkpoint_id: u64) {
-        todo!("task helper")
-    }
+    fn notify_checkpoint_aborted(&self, _: CheckpointId) {}
 
     fn cancel(&self) {
         (self.told)(TaskState::Canceled);

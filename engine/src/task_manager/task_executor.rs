@@ -36,8 +36,8 @@ use crate::{
     },
     protocol::{
         job_master::{
-            FailureCause, JobMasterMessage, SlotOffer, SlotOffers, SplitAnswer, TaskExecutionStateUpdate,
-            TaskExecutorHeartbeat, TaskMetrics, TaskState,
+            CheckpointFailureReason, DeclineCheckpoint, FailureCause, JobMasterMessage, SlotOffer, SlotOffers,
+            SplitAnswer, TaskExecutionStateUpdate, TaskExecutorHeartbeat, TaskMetrics, TaskState,
         },
         resource_manager::{ResourceManagerMessage, TaskExecutorRegistration},
         rpc::{Address, Endpoint, Envelope, Fence, Message},
@@ -355,8 +355,19 @@ impl TaskExecutor {
                 }
             }
             TaskExecutorMessage::TriggerCheckpoint(trigger) => {
-                if let Some(task) = self.running_task(trigger.attempt) {
-                    task.trigger_checkpoint(trigger);
+                let (attempt, checkpoint_id) = (trigger.attempt, trigger.checkpoint_id);
+                match self.running_task(attempt) {
+                    Some(task) => task.trigger_checkpoint(trigger),
+                    None => self.answer(
+                        from,
+                        fence,
+                        JobMasterMessage::DeclineCheckpoint(DeclineCheckpoint {
+                            attempt,
+                            checkpoint_id,
+                            reason: CheckpointFailureReason::CheckpointDeclinedTaskNotReady,
+                            message: format!("checkpoint {checkpoint_id} was not taken: task {attempt} does not run"),
+                        }),
+                    ),
                 }
             }
             TaskExecutorMessage::NotifyCheckpointComplete(attempt, checkpoint_id) => {

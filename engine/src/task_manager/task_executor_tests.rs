@@ -5,7 +5,10 @@ use crate::{
     base::ids::{BlobDigest, ExecutionGraphId, ExecutionVertexId, GraphDigest, JobVertexId},
     connector::SplitAssignment,
     graph::job_graph::{Grants, ProgramSpec},
-    protocol::job_master::{MaxAllowedWatermark, Recoverability, SplitRequest, WatermarkReport},
+    protocol::{
+        job_master::{MaxAllowedWatermark, Recoverability, SplitRequest, WatermarkReport},
+        task_executor::TriggerCheckpoint,
+    },
 };
 
 /// What tasks were told, as text.
@@ -17,16 +20,16 @@ struct Recorder {
 }
 
 impl RunningTask for Recorder {
-    fn trigger_checkpoint(&self, _trigger: crate::protocol::task_executor::TriggerCheckpoint) {
-        todo!("task helper")
+    fn trigger_checkpoint(&self, trigger: TriggerCheckpoint) {
+        self.told.lock().unwrap().push(format!("trigger {} of {}", trigger.checkpoint_id, self.attempt));
     }
 
-    fn notify_checkpoint_complete(&self, _checkpoint_id: u64) {
-        todo!("task helper")
+    fn notify_checkpoint_complete(&self, checkpoint_id: CheckpointId) {
+        self.told.lock().unwrap().push(format!("{checkpoint_id} is complete, {}", self.attempt));
     }
 
-    fn notify_checkpoint_aborted(&self, _checkpoint_id: u64) {
-        todo!("task helper")
+    fn notify_checkpoint_aborted(&self, checkpoint_id: CheckpointId) {
+        self.told.lock().unwrap().push(format!("{checkpoint_id} was given up, {}", self.attempt));
     }
 
     fn cancel(&self) {

@@ -367,7 +367,7 @@ impl From<&SegmentContext> for WitOperatorContext {
                     channels: output.channels,
                 })
                 .collect(),
-            restored: false,
+            restored: context.restored,
             state_cache_bytes: context.state_cache_bytes,
             state_value_bytes_max: context.state_value_bytes_max,
         }

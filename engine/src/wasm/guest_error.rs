@@ -39,6 +39,12 @@ pub enum EntryPoint {
     EndSplit,
     /// `operator-chain.advance-processing-time`.
     AdvanceProcessingTime,
+    /// `operator-chain.snapshot`.
+    Snapshot,
+    /// `operator-chain.notify-checkpoint-complete`.
+    NotifyCheckpointComplete,
+    /// `operator-chain.notify-checkpoint-aborted`.
+    NotifyCheckpointAborted,
     /// `operator-chain.end-input`.
     EndInput,
     /// `operator-chain.close`.
@@ -61,6 +67,9 @@ impl EntryPoint {
             Self::BeginSplit => "begin-split",
             Self::EndSplit => "end-split",
             Self::AdvanceProcessingTime => "advance-processing-time",
+            Self::Snapshot => "snapshot",
+            Self::NotifyCheckpointComplete => "notify-checkpoint-complete",
+            Self::NotifyCheckpointAborted => "notify-checkpoint-aborted",
             Self::EndInput => "end-input",
             Self::Close => "close",
         }
@@ -69,7 +78,14 @@ impl EntryPoint {
     /// True if rows, watermarks and statuses may be emitted.
     pub(crate) fn may_emit(self) -> bool {
         match self {
-            Self::Instantiate | Self::Plan | Self::Describe | Self::Open | Self::Close => false,
+            Self::Instantiate
+            | Self::Plan
+            | Self::Describe
+            | Self::Open
+            | Self::Snapshot
+            | Self::NotifyCheckpointComplete
+            | Self::NotifyCheckpointAborted
+            | Self::Close => false,
             Self::ProcessBatch
             | Self::PollSource
             | Self::ProcessWatermark
@@ -84,7 +100,10 @@ impl EntryPoint {
 
     /// True if keyed state, timers and the time may be used.
     pub(crate) fn may_use_state(self) -> bool {
-        matches!(self, Self::Open) || self.may_emit()
+        match self {
+            Self::Open | Self::Snapshot | Self::NotifyCheckpointComplete | Self::NotifyCheckpointAborted => true,
+            _ => self.may_emit(),
+        }
     }
 }
 
@@ -121,6 +140,8 @@ pub enum GuestFailure {
     StateValueLimit,
     /// Too many timers wait.
     TimerLimit,
+    /// State of a checkpoint cannot be taken over.
+    RestoreFailed,
 }
 
 impl GuestFailure {
@@ -142,6 +163,7 @@ impl GuestFailure {
             Self::StateLimit => "state-limit",
             Self::StateValueLimit => "state-value-limit",
             Self::TimerLimit => "timer-limit",
+            Self::RestoreFailed => "restore-failed",
         }
     }
 }

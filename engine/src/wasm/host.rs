@@ -3,7 +3,7 @@
 //! The hot imports take their lists as views into guest memory. Nothing here
 //! waits. Every check that fails raises a [`HostTrap`], which ends the call.
 
-use std::{any::Any, time::Duration};
+use std::{any::Any, collections::BTreeMap, time::Duration};
 
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime::{
@@ -60,6 +60,8 @@ pub(crate) struct Host {
     now: Option<Timestamp>,
     /// There once the operators are opened; taken out while it reads guest memory.
     state: Option<Box<KeyedState>>,
+    /// Elements of the operator states, by place among all states of the segment.
+    lists: BTreeMap<usize, Vec<Vec<u8>>>,
     log_rate: LogRate,
     outputs: u32,
     entry_point: EntryPoint,
@@ -99,6 +101,7 @@ impl Host {
             clock,
             now: None,
             state: None,
+            lists: BTreeMap::new(),
             outputs,
             entry_point: EntryPoint::Instantiate,
             cpu_budget: Duration::ZERO,
@@ -120,6 +123,17 @@ impl Host {
     /// Gives the operators their state, before they are opened.
     pub(crate) fn set_state(&mut self, state: KeyedState) {
         self.state = Some(Box::new(state));
+    }
+
+    /// Gives the operators their operator states, by place among all states: those that are
+    /// missing here do not exist.
+    pub(crate) fn set_lists(&mut self, lists: BTreeMap<usize, Vec<Vec<u8>>>) {
+        self.lists = lists;
+    }
+
+    /// Elements of the operator states, by place among all states of the segment.
+    pub(crate) fn lists(&self) -> &BTreeMap<usize, Vec<Vec<u8>>> {
+        &self.lists
     }
 
     /// State of the operators; none before they are opened.
@@ -148,6 +162,9 @@ impl Host {
             | EntryPoint::BeginSplit
             | EntryPoint::EndSplit
             | EntryPoint::AdvanceProcessingTime
+            | EntryPoint::Snapshot
+            | EntryPoint::NotifyCheckpointComplete
+            | EntryPoint::NotifyCheckpointAborted
             | EntryPoint::EndInput
             | EntryPoint::Close => self.limits.call_cpu_time,
         };
@@ -193,6 +210,9 @@ impl Host {
             | EntryPoint::BeginSplit
             | EntryPoint::EndSplit
             | EntryPoint::AdvanceProcessingTime
+            | EntryPoint::Snapshot
+            | EntryPoint::NotifyCheckpointComplete
+            | EntryPoint::NotifyCheckpointAborted
             | EntryPoint::EndInput
             | EntryPoint::Close => "sandbox.call.cpu-time",
         };
@@ -214,6 +234,51 @@ impl Host {
         }
         let message = format!("{import} may not be called in {}", self.entry_point.name());
         Err(HostTrap::new(GuestFailure::IllegalState, message))
+    }
+
+    fn no_such_list(&self, state: u32) -> HostTrap {
+        HostTrap::new(GuestFailure::IllegalState, format!("state {state} of the segment is not an operator state"))
+    }
+
+    /// The elements of an operator state as the guest takes them: u32 length and bytes each.
+    fn list(&self, state: u32) -> Result<Vec<u8>, HostTrap> {
+        self.check_may_use_state("operator-state.get")?;
+        let elements = self.lists.get(&(state as usize)).ok_or_else(|| self.no_such_list(state))?;
+        let mut encoded = Vec::with_capacity(elements.iter().map(|element| 4 + element.len()).sum());
+        for element in elements {
+            let length = u32::try_from(element.len()).expect("elements came from a guest's memory");
+            encoded.extend_from_slice(&length.to_le_bytes());
+            encoded.extend_from_slice(element);
+        }
+        Ok(encoded)
+    }
+
+    /// Takes the elements of an operator state.
+    fn put_list(&mut self, state: u32, elements: Vec<Vec<u8>>) -> Result<(), HostTrap> {
+        let place = state as usize;
+        if !self.lists.contains_key(&place) {
+            return Err(self.no_such_list(state));
+        }
+        let too_long = elements.iter().map(Vec::len).find(|bytes| self.limits.state_value_bytes_max < *bytes);
+        if let Some(bytes) = too_long {
+            let message = format!(
+                "an element of operator state {state} has {bytes} bytes, the limit is {} (state.value.bytes-max)",
+                self.limits.state_value_bytes_max
+            );
+            return Err(HostTrap::new(GuestFailure::StateValueLimit, message));
+        }
+        self.lists.insert(place, elements);
+        let listed: usize = self.lists.values().flatten().map(|element| 4 + element.len()).sum();
+        let keyed = self.state.as_ref().map_or(0, |state| state.bytes());
+        let bytes = keyed.saturating_add(listed as u64);
+        if self.limits.state_bytes_max < bytes {
+            let message = format!(
+                "the state of the operators takes {bytes} bytes, the limit is {} (state.bytes-max)",
+                self.limits.state_bytes_max
+            );
+            return Err(HostTrap::new(GuestFailure::StateLimit, message));
+        }
+        Ok(())
     }
 
     /// Processing time, the same throughout a call.
@@ -418,10 +483,6 @@ fn known_metric(handle: u32, result: Result<(), NoSuchMetric>) -> wasmtime::Resu
     })
 }
 
-fn not_provided(name: &str) -> wasmtime::Error {
-    HostTrap::new(GuestFailure::IllegalState, format!("{name} is not provided by this version of the engine")).into()
-}
-
 impl From<StateError> for HostTrap {
     fn from(StateError { failure, message }: StateError) -> Self {
         let failure = match failure {
@@ -502,12 +563,34 @@ fn add_keyed_state(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<
 }
 
 fn add_operator_state(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {
-    instance.func_wrap("get", |_: Caller<'_>, _: (u32,)| -> wasmtime::Result<(Vec<u8>,)> {
-        Err(not_provided("operator-state.get"))
-    })?;
-    instance.func_wrap("put", |_: Caller<'_>, _: (u32, Bytes)| -> wasmtime::Result<()> {
-        Err(not_provided("operator-state.put"))
+    instance.func_wrap("get", |store: Caller<'_>, (state,): (u32,)| Ok((store.data().list(state)?,)))?;
+    instance.func_wrap("put", |mut store: Caller<'_>, (state, elements): (u32, Bytes)| {
+        let entry_point = store.data().entry_point;
+        if entry_point != EntryPoint::Snapshot {
+            let message = format!("operator-state.put may not be called in {}", entry_point.name());
+            return Err(HostTrap::new(GuestFailure::IllegalState, message).into());
+        }
+        let elements = list_elements(elements.as_le_slice(&store))?;
+        Ok(store.data_mut().put_list(state, elements)?)
     })
+}
+
+/// Takes a list apart: u32 length and bytes of each element.
+fn list_elements(mut bytes: &[u8]) -> Result<Vec<Vec<u8>>, HostTrap> {
+    let mut elements = Vec::new();
+    while !bytes.is_empty() {
+        let element = bytes.split_first_chunk::<4>().and_then(|(length, rest)| {
+            let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+            rest.split_at_checked(length)
+        });
+        let Some((element, rest)) = element else {
+            let message = format!("element {} of an operator state is longer than the list", elements.len());
+            return Err(HostTrap::new(GuestFailure::BadBatch, message));
+        };
+        elements.push(element.to_vec());
+        bytes = rest;
+    }
+    Ok(elements)
 }
 
 fn add_timers(instance: &mut LinkerInstance<'_, Host>) -> wasmtime::Result<()> {

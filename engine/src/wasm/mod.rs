@@ -20,7 +20,9 @@ mod ticker;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
 
 pub use self::{
     admission::{AdmissionError, AdmittedPlugin, Names, PluginForm, PluginListing, Refusal},
@@ -33,7 +35,7 @@ pub use self::{
 };
 use crate::{
     base::{clock::Timestamp, ids::GraphDigest, stream_element::WatermarkStatus},
-    state::StateDescriptor,
+    state::{KeyedStateSnapshot, StateDescriptor},
 };
 
 /// Receives what a segment emits, while the guest runs. Never waits.
@@ -140,6 +142,42 @@ pub struct SegmentContext {
     pub state_cache_bytes: u64,
     /// Bytes of a value of keyed state.
     pub state_value_bytes_max: u64,
+    /// True if an operator of the task goes on from a checkpoint.
+    pub restored: bool,
+}
+
+/// What was kept of one key group: all, or what changed since the part before.
+#[derive(Clone, Debug)]
+pub struct RestoredKeyGroup {
+    /// The key group.
+    pub key_group: u32,
+    /// Its bytes.
+    pub content: Bytes,
+    /// Place in the segment of each state that the bytes name; none: it is dropped.
+    pub states: Arc<[Option<usize>]>,
+}
+
+/// What a segment goes on from.
+#[derive(Clone, Debug, Default)]
+pub struct SegmentRestore {
+    /// Of each key group the part that holds all first.
+    pub key_groups: Vec<RestoredKeyGroup>,
+    /// Elements of operator states, by place among all states of the segment.
+    pub lists: BTreeMap<usize, Vec<Vec<u8>>>,
+    /// Whether snapshots may hold only what changed.
+    pub is_incremental: bool,
+    /// Lengths of the parts, if the next snapshot may build upon what was restored.
+    pub part_bytes: Vec<u64>,
+}
+
+/// State of a segment at one moment.
+pub struct SegmentSnapshot {
+    /// Keyed state and timers of the first operator, if it has some.
+    pub keyed: Option<KeyedStateSnapshot>,
+    /// How large the keyed state is, about.
+    pub keyed_bytes: u64,
+    /// Elements of the operator states, by place among all states of the segment.
+    pub lists: BTreeMap<usize, Vec<Vec<u8>>>,
 }
 
 /// How the operators of a segment are made again.

@@ -4,11 +4,11 @@
 //! that failed keeps its target and its metrics, but its store is gone: each
 //! further call answers with the same failure.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::{collections::BTreeMap, marker::PhantomData, sync::Arc};
 
 use super::{
     CancelFlag, CompiledPlugin, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, Replay,
-    SandboxLimits, SegmentContext, SourceStatus,
+    RestoredKeyGroup, SandboxLimits, SegmentContext, SegmentRestore, SegmentSnapshot, SourceStatus,
     contract::{WitOperatorContext, WitStatus},
     host::Host,
     instance::{Exports, Instance},
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::{
         clock::Timestamp,
-        stream_element::{RecordBatch, WatermarkStatus},
+        stream_element::{CheckpointId, RecordBatch, WatermarkStatus},
     },
     graph::digest::graph_digest,
     state::{KeyedState, KeyedStateContext, StateUsage, TimeDomain},
@@ -26,6 +26,8 @@ use crate::{
 /// `sandbox.stack.max` beyond what the host needs.
 pub struct Segment<T> {
     state: State,
+    /// The first operator has keyed state.
+    is_keyed: bool,
     target: PhantomData<T>,
 }
 
@@ -57,22 +59,51 @@ fn keyed_state_context(context: &SegmentContext, limits: &SandboxLimits) -> Keye
     }
 }
 
+/// Elements of operator states, by place among all states.
+type Lists = BTreeMap<usize, Vec<Vec<u8>>>;
+
+/// Fills keyed state and operator states with what was restored.
+fn restored(
+    context: &SegmentContext,
+    mut state: KeyedState,
+    restore: SegmentRestore,
+    cancel: &CancelFlag,
+) -> Result<(KeyedState, Lists), (GuestFailure, String)> {
+    for RestoredKeyGroup { key_group, content, states } in &restore.key_groups {
+        if cancel.is_canceled() {
+            return Err((GuestFailure::Canceled, "the task was canceled".to_owned()));
+        }
+        state.restore(*key_group, content, states).map_err(|error| (GuestFailure::RestoreFailed, error.to_string()))?;
+    }
+    if restore.is_incremental {
+        state.track_changes();
+        state.build_upon(&restore.part_bytes);
+    }
+    let operator_states = context.states.iter().enumerate().filter(|(_, state)| state.shape.is_none());
+    let mut lists = restore.lists;
+    let lists = operator_states.map(|(place, _)| (place, lists.remove(&place).unwrap_or_default())).collect();
+    Ok((state, lists))
+}
+
 impl<T: EmitTarget> Segment<T> {
-    /// Makes a fresh instance, replays `plan`, compares the graph and opens the operators.
+    /// Makes a fresh instance, replays `plan`, compares the graph, takes over what was
+    /// restored and opens the operators.
     ///
     /// # Errors
-    /// Returns an error if the guest fails or the graph differs from the submitted one.
+    /// Returns an error if the guest fails, the graph differs from the submitted one, or the
+    /// restored state does not fit.
     pub fn open(
         plugin: &Arc<CompiledPlugin>,
         replay: &Replay,
         context: &SegmentContext,
         limits: SandboxLimits,
         cancel: CancelFlag,
+        restore: SegmentRestore,
         target: T,
     ) -> Result<Self, GuestError> {
         let outputs = u32::try_from(context.outputs.len()).expect("a job graph has fewer than 2^32 edges");
         let state = KeyedState::new(keyed_state_context(context, &limits));
-        let mut instance = plugin.instantiate(limits, outputs, cancel, Box::new(target))?;
+        let mut instance = plugin.instantiate(limits, outputs, cancel.clone(), Box::new(target))?;
         let graph = instance.plan(&replay.args)?;
         if graph_digest(&graph) != replay.graph_digest {
             let message = "the program declared another graph than on submission: plan must depend on nothing but \
@@ -80,10 +111,14 @@ impl<T: EmitTarget> Segment<T> {
                 .to_owned();
             return Err(instance.error(GuestFailure::GraphMismatch, EntryPoint::Plan, message));
         }
+        let (state, lists) = restored(context, state, restore, &cancel)
+            .map_err(|(failure, message)| instance.error(failure, EntryPoint::Open, message))?;
         instance.host_mut().set_state(state);
+        instance.host_mut().set_lists(lists);
         instance.open(&WitOperatorContext::from(context), &context.nodes)?;
         let exports = instance.exports();
-        Ok(Self { state: State::Running { instance: Box::new(instance), exports }, target: PhantomData })
+        let state = State::Running { instance: Box::new(instance), exports };
+        Ok(Self { state, is_keyed: context.is_keyed, target: PhantomData })
     }
 
     /// Processes the rows of one batch, which came in by input `input`.
@@ -204,6 +239,51 @@ impl<T: EmitTarget> Segment<T> {
             let status = status.status();
             instance.check_status(entry_point, if status.is_some() { WitStatus::Ok } else { WitStatus::Failed })?;
             Ok(status.expect("a failed source was an error"))
+        })
+    }
+
+    /// Has the guest hand its state to the host, and takes that as it is now.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn snapshot(&mut self, checkpoint_id: CheckpointId, is_full: bool) -> Result<SegmentSnapshot, GuestError> {
+        let is_keyed = self.is_keyed;
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::Snapshot;
+            let (status,) = instance.call(entry_point, None, exports.snapshot, (checkpoint_id,))?;
+            instance.check_status(entry_point, status)?;
+            let host = instance.host_mut();
+            let lists = host.lists().clone();
+            let keyed = host.state_mut().filter(|_| is_keyed);
+            let keyed_bytes = keyed.as_ref().map_or(0, |state| state.bytes());
+            Ok(SegmentSnapshot { keyed: keyed.map(|state| state.snapshot(checkpoint_id, is_full)), keyed_bytes, lists })
+        })
+    }
+
+    /// The checkpoint is durable.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn notify_checkpoint_complete(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            if let Some(state) = instance.host_mut().state_mut() {
+                state.checkpoint_completed(checkpoint_id);
+            }
+            let entry_point = EntryPoint::NotifyCheckpointComplete;
+            let (status,) = instance.call(entry_point, None, exports.notify_checkpoint_complete, (checkpoint_id,))?;
+            instance.check_status(entry_point, status)
+        })
+    }
+
+    /// The checkpoint was given up.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn notify_checkpoint_aborted(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::NotifyCheckpointAborted;
+            let (status,) = instance.call(entry_point, None, exports.notify_checkpoint_aborted, (checkpoint_id,))?;
+            instance.check_status(entry_point, status)
         })
     }
 

@@ -486,6 +486,7 @@ fn misbehave(at: &str, row: u32) -> Status {
         "operator-state" => {
             operator_state::get(0);
         }
+        "operator-state-put" => operator_state::put(0, &[]),
         "time" => {
             timers::processing_time();
         }

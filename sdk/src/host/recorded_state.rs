@@ -45,6 +45,17 @@ struct Instance {
     kinds: Vec<StateKind>,
     states: BTreeMap<(u32, Scope), Kept>,
     timers: BTreeSet<KeptTimer>,
+    /// Elements of operator states, as they were put.
+    lists: BTreeMap<u32, Vec<u8>>,
+}
+
+/// All that is kept for an instance; what a test takes and gives back.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct KeptInstance {
+    /// State, key, namespace and what is there.
+    pub(crate) states: Vec<(u32, Vec<u8>, Vec<u8>, Kept)>,
+    pub(crate) timers: Vec<KeptTimer>,
+    pub(crate) lists: BTreeMap<u32, Vec<u8>>,
 }
 
 thread_local! {
@@ -92,6 +103,33 @@ pub(crate) fn kept(instance: InstanceId, state: u32) -> Vec<(Vec<u8>, Vec<u8>, K
             .map(|((_, (key, namespace)), kept)| (key.clone(), namespace.clone(), kept.clone()))
             .collect()
     })
+}
+
+/// Takes a copy of all that is kept for an instance.
+pub(crate) fn kept_instance(instance: InstanceId) -> KeptInstance {
+    INSTANCES.with_borrow(|instances| {
+        let Some(instance) = instances.get(&instance) else { return KeptInstance::default() };
+        let states = instance
+            .states
+            .iter()
+            .map(|((state, (key, namespace)), kept)| (*state, key.clone(), namespace.clone(), kept.clone()));
+        KeptInstance {
+            states: states.collect(),
+            timers: instance.timers.iter().cloned().collect(),
+            lists: instance.lists.clone(),
+        }
+    })
+}
+
+/// Gives an instance that was declared what it goes on from.
+pub(crate) fn restore_instance(instance: InstanceId, kept: KeptInstance) {
+    INSTANCES.with_borrow_mut(|instances| {
+        let instance = instances.get_mut(&instance).expect("the instance was declared");
+        let states = kept.states.into_iter().map(|(state, key, namespace, kept)| ((state, (key, namespace)), kept));
+        instance.states = states.collect();
+        instance.timers = kept.timers.into_iter().collect();
+        instance.lists = kept.lists;
+    });
 }
 
 /// True if any instance has state or timers.
@@ -182,6 +220,20 @@ impl Instance {
             Kept::Bytes(_) => panic!("state {state} is no map"),
         }
     }
+}
+
+pub(crate) fn get_operator_state(state: u32) -> Vec<u8> {
+    INSTANCES.with_borrow(|instances| {
+        let instance = instances.get(&ENTERED.get()).expect("the instance was declared");
+        instance.lists.get(&state).cloned().unwrap_or_default()
+    })
+}
+
+pub(crate) fn put_operator_state(state: u32, elements: &[u8]) {
+    INSTANCES.with_borrow_mut(|instances| {
+        let instance = instances.get_mut(&ENTERED.get()).expect("the instance was declared");
+        instance.lists.insert(state, elements.to_owned());
+    });
 }
 
 pub(crate) fn get_many(state: u32, count: u32, entries: &[u8]) -> Vec<u8> {

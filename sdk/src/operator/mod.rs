@@ -21,14 +21,16 @@ use engine_rows::{
 pub use self::{
     connected::{BroadcastContext, BroadcastProcessFunction, KeyedBroadcastProcessFunction},
     keyed::{AggregateFunction, Number},
-    process::{KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, OnTimerContext, TimerService},
+    process::{
+        KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, OnTimerContext, ProcessFunction, TimerService,
+    },
     source::{SourceFunction, SourceStatus},
     stateless::Context,
 };
 pub(crate) use self::{
     connected::{BroadcastProcess, CoProcess, KeyedBroadcastProcess},
     keyed::{Count, FlatMapWithState, Fold, KeyedReduce, MaxOf, MinOf, ReduceFold, Running, SumOf, VALUE},
-    process::{Keyed, KeyedCoProcess, KeyedProcess},
+    process::{Keyed, KeyedCoProcess, KeyedProcess, ProcessWithStates},
     source::{Elements, SourceFactory},
     stateless::{Filter, FlatMap, FormatOutput, HashOutput, Identity, Map, PartitionOutput, Process, TryMap},
 };
@@ -637,6 +639,8 @@ pub(crate) trait Wiring {
     fn node(&self) -> u32;
     /// Where the segment runs.
     fn runtime(&self) -> &RuntimeContext;
+    /// The states of the node that is being built.
+    fn states(&self) -> StateBackend;
     /// Targets of the main output or a side output; each is an output index
     /// for rows as they are, or a `Box<dyn Downstream<T>>`.
     fn targets(&mut self, side_output: Option<&str>) -> Vec<ErasedTarget>;
@@ -718,6 +722,46 @@ where
 
     fn downstream(&self, wiring: &mut dyn Wiring) -> Result<Box<dyn Any>> {
         Err(not_first(wiring))
+    }
+}
+
+/// Makes a function of one input with states that belong to no key.
+pub(crate) struct StatefulFunctionFactory<T: ?Sized, U: ?Sized, M> {
+    make: M,
+    _types: std::marker::PhantomData<(Rc<T>, Rc<U>)>,
+}
+
+impl<T: Record + ?Sized, U: Record + ?Sized, M> StatefulFunctionFactory<T, U, M> {
+    pub(crate) fn new(make: M) -> Self {
+        Self { make, _types: std::marker::PhantomData }
+    }
+
+    fn operator<F>(&self, wiring: &mut dyn Wiring, states: &StateBackend) -> Result<Operator<T, U, F>>
+    where
+        M: Fn(&StateBackend) -> F,
+        F: Function<T, U>,
+    {
+        let mut function = (self.make)(states);
+        function.open(wiring.runtime())?;
+        Ok(Operator::new(function, Outputs::new(wiring)))
+    }
+}
+
+impl<T, U, F, M> OperatorFactory for StatefulFunctionFactory<T, U, M>
+where
+    T: Record + ?Sized,
+    U: Record + ?Sized,
+    F: Function<T, U>,
+    M: Fn(&StateBackend) -> F + 'static,
+{
+    fn head(&self, wiring: &mut dyn Wiring, states: &StateBackend) -> Result<Box<dyn Head>> {
+        Ok(Box::new(self.operator(wiring, states)?))
+    }
+
+    fn downstream(&self, wiring: &mut dyn Wiring) -> Result<Box<dyn Any>> {
+        let states = wiring.states();
+        let operator: Box<dyn Downstream<T>> = Box::new(self.operator(wiring, &states)?);
+        Ok(Box::new(operator))
     }
 }
 

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, ops::Deref, rc::Rc};
 
 use engine_rows::row::{NO_TIMESTAMP, Rows};
 
-use super::{Element, Function, RuntimeContext, SideOutputs, TwoInputFunction};
+use super::{Context, Element, Function, RuntimeContext, SideOutputs, TwoInputFunction, stateless::OperatorTime};
 use crate::{
     bindings::exports::engine::plugin::operator_chain::TimeDomain,
     collector::Collector,
@@ -58,6 +58,67 @@ pub trait KeyedProcessFunction<K: Key + ?Sized, T: Record + ?Sized>: 'static {
         _out: &mut Collector<Self::Output>,
     ) -> Result<()> {
         Ok(())
+    }
+}
+
+/// A function over the records of a stream that has no key; as Flink's `ProcessFunction`. Its
+/// states belong to the subtask: see [`crate::OperatorListState`].
+pub trait ProcessFunction<T: Record + ?Sized>: 'static {
+    /// What is emitted.
+    type Output: Record + ?Sized;
+
+    /// Called once in each subtask before the first record.
+    ///
+    /// # Errors
+    /// An error fails the attempt.
+    fn open(&mut self, _runtime: &RuntimeContext) -> Result<()> {
+        Ok(())
+    }
+
+    /// Processes a record.
+    ///
+    /// # Errors
+    /// As [`KeyedProcessFunction::process_element`].
+    fn process_element(
+        &self,
+        record: T::View<'_>,
+        context: &mut Context<'_>,
+        out: &mut Collector<Self::Output>,
+    ) -> Result<()>;
+}
+
+/// A [`ProcessFunction`] in its place.
+pub(crate) struct ProcessWithStates<T: ?Sized, F> {
+    function: F,
+    time: OperatorTime,
+    _record: PhantomData<Rc<T>>,
+}
+
+impl<T: ?Sized, F> ProcessWithStates<T, F> {
+    pub(crate) fn new(function: F) -> Self {
+        Self { function, time: OperatorTime::default(), _record: PhantomData }
+    }
+}
+
+impl<T: Record + ?Sized, F: ProcessFunction<T>> Function<T, F::Output> for ProcessWithStates<T, F> {
+    fn open(&mut self, runtime: &RuntimeContext) -> Result<()> {
+        self.time.runtime = runtime.clone();
+        self.function.open(runtime)
+    }
+
+    fn process(
+        &mut self,
+        record: T::View<'_>,
+        element: Element,
+        out: &mut Collector<F::Output>,
+        side_outputs: &mut SideOutputs,
+    ) {
+        let mut context = Context::new(element.timestamp, &self.time, side_outputs);
+        settle(self.function.process_element(record, &mut context, out));
+    }
+
+    fn process_watermark(&mut self, timestamp: i64, _: &mut Collector<F::Output>) {
+        self.time.watermark = timestamp;
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     current,
     error::{Error, Result},
     record::{Owned, Record},
-    state::StateBackend,
+    state::{OperatorListState, StateBackend, States},
 };
 
 /// A source is polled at most this often in one call, even if all it emits is filtered away.
@@ -26,6 +26,50 @@ pub enum SourceStatus {
 }
 
 /// A source that is part of the plugin. Each subtask has its own.
+///
+/// What it has read it says by an operator state, which a checkpoint takes along with all that
+/// it has emitted: when the job goes on, the source is made anew and finds its state there.
+/// Without one it begins from the start.
+///
+/// ```
+/// use engine_sdk::{TestHarness, prelude::*};
+///
+/// /// The numbers below `end`.
+/// struct Numbers {
+///     end: u64,
+///     next: OperatorListState<u64>,
+/// }
+///
+/// impl SourceFunction<u64> for Numbers {
+///     fn poll(&mut self, out: &mut Collector<u64>) -> Result<SourceStatus> {
+///         let next = self.next.get().first().copied().unwrap_or(0);
+///         if self.end <= next {
+///             return Ok(SourceStatus::End);
+///         }
+///         out.collect(next);
+///         self.next.update([next + 1]);
+///         Ok(SourceStatus::More)
+///     }
+/// }
+///
+/// # fn main() -> Result<()> {
+/// fn program(env: &StreamExecutionEnvironment, _args: &Args) -> Result<()> {
+///     env.from_stateful_source("Numbers", |states: &mut States| Numbers { end: 3, next: states.operator_list("next") })
+///         .set_parallelism(1)
+///         .sink_to(DiscardSink);
+///     Ok(())
+/// }
+/// let mut harness = TestHarness::new(program, &[])?;
+/// harness.finish()?;
+/// assert_eq!(harness.records::<u64>()?, [0, 1, 2]);
+///
+/// let snapshot = harness.snapshot()?;
+/// let mut restored = TestHarness::restore(program, &[], &snapshot)?;
+/// restored.finish()?;
+/// assert!(restored.records::<u64>()?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 pub trait SourceFunction<U: Record + ?Sized>: 'static {
     /// Called once before the first poll; `context` tells which part of the input is this subtask's.
     ///
@@ -108,6 +152,7 @@ pub(crate) struct SourceFactory<U: ?Sized, M> {
 }
 
 impl<U: Record + ?Sized, M> SourceFactory<U, M> {
+    /// `make` gets the states that the source declared.
     pub(crate) fn new(make: M) -> Self {
         Self { make, _record: std::marker::PhantomData }
     }
@@ -117,10 +162,10 @@ impl<U, S, M> OperatorFactory for SourceFactory<U, M>
 where
     U: Record + ?Sized,
     S: SourceFunction<U>,
-    M: Fn() -> S + 'static,
+    M: Fn(&StateBackend) -> S + 'static,
 {
     fn head(&self, wiring: &mut dyn Wiring, states: &StateBackend) -> Result<Box<dyn Head>> {
-        let mut source = (self.make)();
+        let mut source = (self.make)(states);
         source.open(states.runtime())?;
         Ok(Box::new(SourceOperator { node: wiring.node(), source, out: collector::<U>(wiring, None) }))
     }
@@ -131,20 +176,26 @@ where
 }
 
 /// Emits the elements of a list.
-pub(crate) struct Elements<U>(std::vec::IntoIter<U>);
+pub(crate) struct Elements<U> {
+    elements: Vec<U>,
+    /// Number of elements that were emitted.
+    position: OperatorListState<u64>,
+}
 
 impl<U> Elements<U> {
-    pub(crate) fn new(elements: Vec<U>) -> Self {
-        Self(elements.into_iter())
+    pub(crate) fn new(elements: Vec<U>, states: &mut States) -> Self {
+        Self { elements, position: states.operator_list("position") }
     }
 }
 
-impl<U: Owned> SourceFunction<U> for Elements<U> {
+impl<U: Owned + Clone> SourceFunction<U> for Elements<U> {
     fn poll(&mut self, out: &mut Collector<U>) -> Result<SourceStatus> {
-        let Some(element) = self.0.next() else {
-            return Ok(SourceStatus::End);
-        };
-        out.collect(element);
+        let mut position = 0;
+        self.position.for_each(|restored| position = *restored);
+        let element = usize::try_from(position).ok().and_then(|position| self.elements.get(position));
+        let Some(element) = element else { return Ok(SourceStatus::End) };
+        out.collect(element.clone());
+        self.position.update([position + 1]);
         Ok(SourceStatus::More)
     }
 }

@@ -10,6 +10,7 @@ use super::{
     StateBackend, TimeToLive,
     broadcast::BroadcastState,
     handles::{AggregatingState, ListState, MapState, ReducingState, ValueState},
+    operator_list::OperatorListState,
 };
 use crate::{
     bindings::engine::plugin::graph::{StateDeclaration, StateKind},
@@ -233,7 +234,20 @@ impl States {
             map_key_type: Some(descriptor_of::<M>()),
             ..state::<V>(name, StateKind::Broadcast)
         });
-        BroadcastState::new()
+        self.backend.broadcast(name)
+    }
+
+    /// A list of each subtask, which belongs to no key. With another parallelism its elements
+    /// are dealt to the subtasks.
+    pub fn operator_list<T: Owned>(&mut self, name: &str) -> OperatorListState<T> {
+        self.declare(state::<T>(name, StateKind::OperatorList));
+        self.backend.operator_list(name)
+    }
+
+    /// As [`States::operator_list`]; whenever the job goes on, each subtask has the elements of all.
+    pub fn operator_union_list<T: Owned>(&mut self, name: &str) -> OperatorListState<T> {
+        self.declare(state::<T>(name, StateKind::OperatorUnionList));
+        self.backend.operator_list(name)
     }
 
     fn declare(&self, declaration: StateDeclaration) -> Declaration {

@@ -30,6 +30,8 @@
 //! * A cache is complete while nothing left it and nothing was restored. Then nothing
 //!   is read and the first pass is left out.
 //! * With a time to live (`set_time_to_live`), what has ended is absent, here and in the host.
+//! * State that belongs to no key ([`OperatorListState`], [`BroadcastState`]) lies in the
+//!   plugin's memory; the host is handed it whole by a snapshot, and hands it out in `open`.
 //! * `flush` is called before a barrier and at the end of the input, by way of
 //!   `Function::flush_state`. Timers are sent at the end of each call by the segment, and
 //!   before, if they are many.
@@ -46,6 +48,7 @@ mod timers;
 mod declare;
 mod handles;
 mod broadcast;
+mod operator_list;
 #[cfg(test)]
 mod tests;
 
@@ -55,12 +58,14 @@ pub use self::{
     broadcast::{BroadcastState, BroadcastStateWriter},
     declare::{StateTtlConfig, States, UpdateType},
     handles::{AggregatingState, ListState, MapState, ReducingState, ValueState},
+    operator_list::OperatorListState,
 };
 use self::{cache_metrics::CacheMetrics, wire::StateId};
 pub(crate) use self::{
     declare::{FunctionStates, Scope},
     list::ListCache,
     map::MapCache,
+    operator_list::OperatorStates,
     table::Slot,
     timers::{Timer, Timers},
     value::ValueCache,
@@ -69,7 +74,7 @@ use crate::{
     bindings::{engine::plugin::graph::StreamNode, exports::engine::plugin::operator_chain::OperatorContext},
     host,
     operator::RuntimeContext,
-    record::{Owned, Record},
+    record::{Key, Owned, Record},
 };
 
 /// Processing time, asked for at most once in a call.
@@ -95,7 +100,8 @@ pub(crate) struct TimeToLive {
     pub(crate) on_read: bool,
 }
 
-/// The states of the segment's first operator at work. A clone is the same.
+/// The states of an operator at work. A clone is the same. Only the segment's first operator
+/// has keyed state and timers.
 #[derive(Clone)]
 pub(crate) struct StateBackend(Rc<Shared>);
 
@@ -105,6 +111,10 @@ struct Shared {
     /// Names of the states; their positions are what the host knows them by. None while
     /// a program declares its streams: nothing is read or written then.
     states: Option<Vec<String>>,
+    /// Position of the first of them among all states of the segment.
+    first_state: u32,
+    /// Those of the segment that belong to no key.
+    operator_states: OperatorStates,
     /// Bytes that each cache may take.
     cache_bytes: usize,
     /// Longest value, in bytes.
@@ -118,6 +128,17 @@ struct Shared {
 impl StateBackend {
     /// For the first node of a segment.
     pub(crate) fn new(context: &OperatorContext, runtime: RuntimeContext, node: &StreamNode) -> Self {
+        Self::of_node(context, runtime, node, 0, OperatorStates::default())
+    }
+
+    /// For a node of a segment, the first of whose states has this position among all.
+    pub(crate) fn of_node(
+        context: &OperatorContext,
+        runtime: RuntimeContext,
+        node: &StreamNode,
+        first_state: u32,
+        operator_states: OperatorStates,
+    ) -> Self {
         let states: Vec<_> = node.states.iter().map(|state| state.name.clone()).collect();
         let clock = Clock::default();
         let cache_bytes = usize::try_from(context.state_cache_bytes).unwrap_or(usize::MAX) / states.len().max(1);
@@ -125,6 +146,8 @@ impl StateBackend {
             runtime,
             node: node.id,
             states: Some(states),
+            first_state,
+            operator_states,
             cache_bytes,
             value_bytes_max: usize::try_from(context.state_value_bytes_max).unwrap_or(usize::MAX),
             is_restored: context.restored,
@@ -141,6 +164,8 @@ impl StateBackend {
             runtime: RuntimeContext::default(),
             node: 0,
             states: None,
+            first_state: 0,
+            operator_states: OperatorStates::default(),
             cache_bytes: 0,
             value_bytes_max: 0,
             is_restored: false,
@@ -181,10 +206,30 @@ impl StateBackend {
         MapCache::new(self.state(name), (*cache_bytes, !is_restored), clock.clone(), metrics.of_cache())
     }
 
+    /// The declared list of this name, of kind operator list or operator union list.
+    pub(crate) fn operator_list<T: Owned>(&self, name: &str) -> OperatorListState<T> {
+        OperatorListState::new(self.operator_state(name), &self.0.operator_states)
+    }
+
+    /// The declared state of this name, of kind broadcast.
+    pub(crate) fn broadcast<M: Key + ?Sized, V: Owned>(&self, name: &str) -> BroadcastState<M, V> {
+        BroadcastState::new(self.operator_state(name), &self.0.operator_states)
+    }
+
+    /// The operator states of the whole segment.
+    pub(crate) fn operator_states(&self) -> &OperatorStates {
+        &self.0.operator_states
+    }
+
+    /// None while a program declares its streams.
+    fn operator_state(&self, name: &str) -> Option<StateId> {
+        self.0.states.is_some().then(|| self.state(name))
+    }
+
     fn state(&self, name: &str) -> StateId {
-        let Shared { states, node, value_bytes_max, .. } = &*self.0;
+        let Shared { states, node, first_state, value_bytes_max, .. } = &*self.0;
         let index = match states {
-            Some(states) => (0..).zip(states).find(|(_, state)| *state == name).map(|(index, _)| index),
+            Some(states) => (*first_state..).zip(states).find(|(_, state)| *state == name).map(|(index, _)| index),
             None => Some(0),
         };
         let index = index.expect("the node declares the states that it uses");

@@ -5,7 +5,10 @@
 //! test, native sinks keep what they get.
 
 mod chaining;
+mod snapshot;
 mod state;
+
+pub use self::snapshot::TestSnapshot;
 
 use std::collections::BTreeMap;
 
@@ -39,6 +42,8 @@ const FIRST: &str = "Source: First";
 const SECOND: &str = "Source: Second";
 /// Timers that one call fires.
 const TIMERS_MAX: usize = 1000;
+/// Number of key groups.
+const MAX_PARALLELISM: u32 = 128;
 /// Bytes of keyed state that a segment keeps in its own memory.
 const CACHE_BYTES: u64 = 16 << 20;
 
@@ -84,6 +89,22 @@ struct RunningSegment {
     is_source: bool,
 }
 
+/// How a job is opened.
+struct Opening<'a> {
+    is_chained: bool,
+    cache_bytes: u64,
+    /// What it goes on from.
+    snapshot: Option<&'a TestSnapshot>,
+    /// Index of each operator's subtask, and number of them.
+    subtask: (u32, u32),
+}
+
+impl Default for Opening<'_> {
+    fn default() -> Self {
+        Self { is_chained: true, cache_bytes: CACHE_BYTES, snapshot: None, subtask: (0, 1) }
+    }
+}
+
 /// Event time of a stream.
 #[derive(Clone, Copy)]
 struct EventTime {
@@ -106,7 +127,7 @@ impl TestHarness {
     /// # Errors
     /// Returns the program's error, or the first mistake in its use of streams.
     pub fn new(program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>, args: &[&str]) -> Result<Self> {
-        Self::open(program, args, true, CACHE_BYTES)
+        Self::open_with(program, args, Opening::default())
     }
 
     /// As [`TestHarness::new`], with each operator in a segment of its own.
@@ -117,7 +138,7 @@ impl TestHarness {
         program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
         args: &[&str],
     ) -> Result<Self> {
-        Self::open(program, args, false, CACHE_BYTES)
+        Self::open_with(program, args, Opening { is_chained: false, ..Opening::default() })
     }
 
     /// As [`TestHarness::new`], with about this many bytes of keyed state in the memory of the
@@ -130,7 +151,7 @@ impl TestHarness {
         args: &[&str],
         cache_bytes: u64,
     ) -> Result<Self> {
-        Self::open(program, args, true, cache_bytes)
+        Self::open_with(program, args, Opening { cache_bytes, ..Opening::default() })
     }
 
     /// Runs a function from stream to stream.
@@ -172,20 +193,23 @@ impl TestHarness {
         )
     }
 
-    fn open(
+    fn open_with(
         program: impl FnOnce(&StreamExecutionEnvironment, &Args) -> Result<()>,
         args: &[&str],
-        chained: bool,
-        cache_bytes: u64,
+        opening: Opening<'_>,
     ) -> Result<Self> {
         current::reset();
         host::reset();
         let (graph, declaration) = declare(program, args.iter().copied().map(str::to_owned).collect())?;
         let mut segments = Vec::new();
-        for nodes in segments_of(&declaration, chained) {
-            let context = context_of(&declaration, nodes, cache_bytes);
+        for nodes in segments_of(&declaration, opening.is_chained) {
+            let context = context_of(&declaration, nodes, &opening);
             let head = &declaration.nodes[context.nodes[0] as usize - 1];
             host::declare_instance(segments.len(), head.states.iter().map(|state| state.kind).collect());
+            if let Some(snapshot) = opening.snapshot {
+                let kept = snapshot::restored(snapshot, &declaration, &context.nodes, opening.subtask);
+                host::restore_instance(segments.len(), kept);
+            }
             host::enter_instance(segments.len());
             let segment = Segment::open(&graph.borrow(), &context)?;
             let OperatorContext { nodes, outputs, .. } = context;
@@ -320,12 +344,6 @@ impl TestHarness {
         host::set_processing_time(now);
         (0..self.segments.len()).try_for_each(|index| self.fire_timers(index, TimeDomain::ProcessingTime, now))?;
         self.each_segment(|segment| segment.notify(Signal::ProcessingTime(now)))
-    }
-
-    /// Lets the host know all state that it does not.
-    #[cfg(test)]
-    pub(crate) fn snapshot(&mut self) -> Result<()> {
-        (0..self.segments.len()).try_for_each(|index| self.call(index, Segment::snapshot))
     }
 
     /// Polls sources of the plugin to their ends, then ends event time and all inputs. Timers
@@ -636,7 +654,7 @@ impl<T: Record + ?Sized> Source for TestSource<T> {
     }
 }
 
-fn context_of(graph: &StreamGraph, nodes: Vec<u32>, state_cache_bytes: u64) -> OperatorContext {
+fn context_of(graph: &StreamGraph, nodes: Vec<u32>, opening: &Opening<'_>) -> OperatorContext {
     let mut outputs: Vec<SegmentOutput> = Vec::new();
     for edge in &graph.edges {
         let is_exit = nodes.contains(&edge.source) && !nodes.contains(&edge.target);
@@ -656,14 +674,14 @@ fn context_of(graph: &StreamGraph, nodes: Vec<u32>, state_cache_bytes: u64) -> O
     OperatorContext {
         job_name: graph.job_name.clone().unwrap_or_default(),
         task_name: graph.nodes[nodes[0] as usize - 1].name.clone(),
-        subtask_index: 0,
-        parallelism: 1,
-        max_parallelism: 128,
+        subtask_index: opening.subtask.0,
+        parallelism: opening.subtask.1,
+        max_parallelism: MAX_PARALLELISM,
         attempt: 0,
         nodes,
         outputs,
-        restored: false,
-        state_cache_bytes,
+        restored: opening.snapshot.is_some(),
+        state_cache_bytes: opening.cache_bytes,
         state_value_bytes_max: 16 << 20,
     }
 }

@@ -158,7 +158,12 @@ impl Simulation {
         self.react();
         while self.harness.status() != JobStatus::Finished {
             let now = self.harness.now;
-            assert!(now < self.started.plus(END), "seed {}: the job does not end: {}", self.seed, self.harness.states());
+            assert!(
+                now < self.started.plus(END),
+                "seed {}: the job does not end: {}",
+                self.seed,
+                self.harness.states()
+            );
             let next = self.events.keys().next().map(|(at, _)| *at);
             let deadline = self.harness.next_deadline();
             let at = next.into_iter().chain(deadline).min().expect("something is always due").max(now);
@@ -168,7 +173,12 @@ impl Simulation {
                 self.take(event);
             }
             self.react();
-            assert!(self.harness.status() != JobStatus::Failed, "seed {}: {:?}", self.seed, self.harness.failures_text());
+            assert!(
+                self.harness.status() != JobStatus::Failed,
+                "seed {}: {:?}",
+                self.seed,
+                self.harness.failures_text()
+            );
         }
         self.check_end();
         self.completed
@@ -294,14 +304,7 @@ impl Simulation {
             // It had finished: nothing is left of its input.
             (Some(_), None) => self.written.get(&subtask).copied().unwrap_or(0),
         };
-        let task = Task {
-            attempt,
-            next,
-            ready: Vec::new(),
-            triggered: BTreeSet::new(),
-            is_at_end: false,
-            last: None,
-        };
+        let task = Task { attempt, next, ready: Vec::new(), triggered: BTreeSet::new(), is_at_end: false, last: None };
         if let Some(restore) = restored {
             let storage = self.harness.store.0.lock().unwrap();
             let id = restore.checkpoint_id;
@@ -309,9 +312,8 @@ impl Simulation {
             let has_newer = storage.stored.keys().any(|(_, other)| is_newer(*other));
             assert!(!has_newer, "seed {}: {id} is restored, which is not the newest", self.seed);
         }
-        let is_damaged = restored.is_some_and(|restore| {
-            self.harness.store.0.lock().unwrap().damaged.contains(&restore.checkpoint_id)
-        });
+        let is_damaged = restored
+            .is_some_and(|restore| self.harness.store.0.lock().unwrap().damaged.contains(&restore.checkpoint_id));
         self.tasks.insert(vertex, task);
         self.say(1..20, JobMasterMessage::UpdateTaskExecutionState(update(attempt, TaskState::Initializing, None)));
         if is_damaged {

@@ -271,7 +271,10 @@ fn too_many_failed_checkpoints_restart_the_job() {
     assert_eq!(harness.status(), JobStatus::Restarting);
     let (code, message) = harness.failures().remove(0);
     assert_eq!(code, "checkpoints");
-    assert!(message.starts_with("checkpoint 2 failed: a task could not store its state: sink (1/1): as told"), "{message}");
+    assert!(
+        message.starts_with("checkpoint 2 failed: a task could not store its state: sink (1/1): as told"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -463,7 +466,10 @@ fn without_an_interval_there_are_savepoints_only() {
     };
     ask(&mut harness, 1, SnapshotRequest::Checkpoint { is_full: false });
     let answers = harness.take_answers();
-    assert!(matches!(answers.as_slice(), [(1, Err(message))] if message.contains("interval is not set")), "{answers:?}");
+    assert!(
+        matches!(answers.as_slice(), [(1, Err(message))] if message.contains("interval is not set")),
+        "{answers:?}"
+    );
     ask(&mut harness, 2, SnapshotRequest::Savepoint(Some(SnapshotLocation("/points".to_owned()))));
     harness.acknowledge_all(&deployed, 1);
     harness.perform_storage();

@@ -9,6 +9,7 @@
 //! in a queue; the elements of a channel arrive in the order in which they were
 //! sent, but for those of the priority lane; what waits in a queue is bounded.
 
+mod barrier_handler;
 mod input_channel;
 mod input_gate;
 mod partition_manager;
@@ -17,6 +18,7 @@ mod result_partition;
 mod result_subpartition;
 mod watermark_valve;
 
+pub use barrier_handler::{AlignedCheckpoint, BarrierAction, CheckpointBarrierHandler};
 pub use input_channel::{ChannelError, InputChannel};
 pub use input_gate::{GateElement, GateError, InputGates};
 pub use partition_manager::ResultPartitionManager;

@@ -50,7 +50,7 @@ pub(super) struct Announcement {
 }
 
 impl Announcement {
-    /// Announces the channel, if it is not. The queue has room for each channel once.
+    /// Announces the channel, if it is not. The queue has room for each channel twice.
     pub(super) fn announce(&self) {
         if self.announced.swap(true, Ordering::AcqRel) {
             return;
@@ -59,7 +59,9 @@ impl Announcement {
             match notifier.queue.try_send(notifier.channel) {
                 // Without a consumer there is nobody to tell.
                 Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-                Err(TrySendError::Full(_)) => unreachable!("each channel is announced at most once"),
+                Err(TrySendError::Full(_)) => {
+                    unreachable!("each channel is announced once, or twice while it is attached")
+                }
             }
         }
     }

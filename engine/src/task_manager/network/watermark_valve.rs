@@ -123,6 +123,11 @@ impl CombinedWatermark {
         Self { inputs: vec![(Timestamp::MIN, WatermarkStatus::Active); inputs], output: Timestamp::MIN }
     }
 
+    /// The watermark stood here before: nothing at or below comes out again.
+    pub fn restore(&mut self, watermark: Timestamp) {
+        self.output = self.output.max(watermark);
+    }
+
     /// Takes what an input's valve let through. At most a watermark and a status
     /// come out, in this order.
     pub fn update(&mut self, input: usize, update: ValveOutput) -> [Option<ValveOutput>; 2] {

@@ -12,6 +12,7 @@ mod native_connectors;
 mod operator_chain;
 mod outputs;
 mod row_errors;
+mod snapshot;
 mod wasm_segment;
 
 use std::sync::Arc;
@@ -20,21 +21,25 @@ use crate::{
     base::{
         clock::Timestamp,
         ids::JobId,
-        stream_element::{RecordBatch, WatermarkStatus},
+        stream_element::{CheckpointId, RecordBatch, WatermarkStatus},
     },
     connector::{ConnectorError, ReaderContext, SinkWriter, SourceReader, WriterContext},
     graph::stream_graph::ConnectorSpec,
     state::{StateUsage, TimeDomain},
     task_manager::network::{Progress, ResultPartition, RoutingError},
-    wasm::{CancelFlag, GuestError, MetricSnapshot, Replay, SandboxLimits, SegmentContext, SourceStatus},
+    wasm::{
+        CancelFlag, GuestError, MetricSnapshot, Replay, SandboxLimits, SegmentContext, SegmentRestore, SegmentSnapshot,
+        SourceStatus,
+    },
 };
 
 pub use chain_plan::{ChainPlan, Destination, GateTarget, PlanError, PlannedKind, PlannedNode, PlannedOutput};
 pub use metrics::{HoldingChannel, OperatorCounters, StateCounters, TaskCounters};
 pub use native_connectors::{NativeConnectors, PrintedRows};
-pub use operator_chain::{ChainSetup, OperatorChain, SourcePoll};
+pub use operator_chain::{ChainSetup, CheckpointSettings, OperatorChain, SourcePoll};
 pub use outputs::Outputs;
 pub use row_errors::{RowErrorPolicy, RowErrors, RowErrorsError};
+pub use snapshot::{ChainSnapshot, KeyedPart, KeyedPartRest, RestoredOperators};
 
 /// A task, for contexts and messages.
 #[derive(Clone, Debug)]
@@ -110,6 +115,24 @@ pub trait GuestSegment {
     /// Returns how the guest failed.
     fn advance_processing_time(&mut self, now: Timestamp) -> Result<(), GuestError>;
 
+    /// Takes the state as it is now; nothing may be emitted.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn snapshot(&mut self, checkpoint_id: CheckpointId, is_full: bool) -> Result<SegmentSnapshot, GuestError>;
+
+    /// A checkpoint that was taken is durable.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn notify_checkpoint_complete(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError>;
+
+    /// A checkpoint that was taken was given up.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn notify_checkpoint_aborted(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError>;
+
     /// An input of the first operator has ended; for a source, input 0 stands for
     /// the source itself.
     ///
@@ -158,6 +181,8 @@ pub struct OpenSegment<'a> {
     pub limits: SandboxLimits,
     /// Stops a running call.
     pub cancel: CancelFlag,
+    /// What it goes on from.
+    pub restore: SegmentRestore,
     /// Takes what the segment emits.
     pub outputs: Outputs,
 }
@@ -252,8 +277,15 @@ pub enum OperatorError {
     },
     /// Refused rows could not be put aside.
     RowErrors(RowErrorsError),
-    /// An element arrived that this version of the engine does not send.
+    /// An element arrived that operators do not get.
     UnexpectedElement(String),
+    /// State that was kept does not fit an operator.
+    Restore {
+        /// Its node.
+        node: u32,
+        /// One line: what, and what to do.
+        message: String,
+    },
     /// The task was told to stop.
     Interrupted,
 }

@@ -20,12 +20,13 @@ use super::{
     event_time::{self, EventTime},
     metrics::{HoldingChannel, StateCounters},
     row_errors::SharedReader,
+    snapshot::{NodeState, RestoredOperators},
 };
 use crate::{
     base::{
         clock::{Clock, Timestamp},
         ids::BlobDigest,
-        stream_element::{RecordBatch, StopMode, StreamElement},
+        stream_element::{CheckpointId, RecordBatch, StopMode, StreamElement},
     },
     connector::{
         Committable, ConnectorError, Permissions, ReaderContext, ReaderOutput, SinkWriter, SourceSplit, Verdict,
@@ -71,6 +72,21 @@ pub struct ChainSetup<'a> {
     pub row_error_policy: RowErrorPolicy,
     /// Counters of the task.
     pub counters: Arc<TaskCounters>,
+    /// What the operators go on from.
+    pub restored: Option<RestoredOperators>,
+    /// All input was processed before: no operator is opened.
+    pub is_finished: bool,
+    /// How the operators take part in checkpoints.
+    pub checkpoints: CheckpointSettings,
+}
+
+/// How operators take part in checkpoints.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct CheckpointSettings {
+    /// A checkpoint behind the end of the data commits what sinks wrote last.
+    pub has_final_checkpoint: bool,
+    /// Snapshots may hold only what changed.
+    pub is_incremental: bool,
 }
 
 /// What a source did when polled.
@@ -94,7 +110,7 @@ struct Input {
 }
 
 pub(super) struct NativeSource {
-    node: u32,
+    pub(super) node: u32,
     pub(super) reader: SharedReader,
     /// Its place among the readers that positions are asked of.
     place: usize,
@@ -102,9 +118,13 @@ pub(super) struct NativeSource {
 }
 
 pub(super) struct NativeSink {
-    node: u32,
+    pub(super) node: u32,
     writer: Box<dyn SinkWriter>,
-    committables: Vec<Committable>,
+    /// By checkpoint, what is complete and not known to be committed. What the end of the
+    /// output completed belongs to the next one.
+    committables: Vec<(CheckpointId, Vec<Committable>)>,
+    /// The output was ended.
+    is_finished: bool,
     /// True if something was written since the last flush.
     dirty: bool,
 }
@@ -114,12 +134,15 @@ pub(super) enum NodeKind {
     Segment(Box<dyn GuestSegment>),
     SourceSegment(Box<dyn GuestSegment>),
     Sink(NativeSink),
+    /// An operator that had processed all its input in the checkpoint that was restored.
+    Finished(Outputs),
 }
 
 pub(super) struct ChainNode {
     pub(super) kind: NodeKind,
     inputs: Vec<Input>,
-    combined: CombinedWatermark,
+    pub(super) combined: CombinedWatermark,
+    pub(super) state: NodeState,
     pub(super) ended: bool,
     pub(super) event_time: EventTime,
     /// By exit, the operators of the chain that take its elements.
@@ -139,6 +162,7 @@ impl ChainNode {
         match &mut self.kind {
             NodeKind::Source(source) => Some(&mut source.outputs),
             NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) => Some(segment.outputs()),
+            NodeKind::Finished(outputs) => Some(outputs),
             NodeKind::Sink(_) => None,
         }
     }
@@ -152,6 +176,7 @@ pub struct OperatorChain {
     row_errors: Rc<RefCell<RowErrors>>,
     stop_mode: StopMode,
     origin: Origin,
+    checkpoints: CheckpointSettings,
 }
 
 impl OperatorChain {
@@ -184,6 +209,7 @@ impl OperatorChain {
             row_errors,
             stop_mode: StopMode::Drain,
             origin: Origin::None,
+            checkpoints: opener.setup.checkpoints,
         })
     }
 
@@ -192,7 +218,7 @@ impl OperatorChain {
         let source = |(place, node): (usize, &ChainNode)| match &node.kind {
             NodeKind::Source(source) => Some((place, Some(source.node))),
             NodeKind::SourceSegment(_) => Some((place, None)),
-            NodeKind::Segment(_) | NodeKind::Sink(_) => None,
+            NodeKind::Segment(_) | NodeKind::Sink(_) | NodeKind::Finished(_) => None,
         };
         self.nodes.iter().enumerate().filter_map(source).collect()
     }
@@ -210,7 +236,9 @@ impl OperatorChain {
         let poll = match &mut self.nodes[place].kind {
             NodeKind::Source(_) => self.poll_native_source(place, max_bytes, backpressure)?,
             NodeKind::SourceSegment(_) => self.poll_guest_source(place, max_bytes)?,
-            NodeKind::Segment(_) | NodeKind::Sink(_) => unreachable!("only sources are polled"),
+            NodeKind::Segment(_) | NodeKind::Sink(_) | NodeKind::Finished(_) => {
+                unreachable!("only sources are polled")
+            }
         };
         self.drain(place, backpressure)?;
         if poll == SourcePoll::Ended {
@@ -276,7 +304,7 @@ impl OperatorChain {
                 added.map_err(|error| source.failed(error))?;
                 self.name_splits(place, backpressure)
             }
-            NodeKind::Segment(_) | NodeKind::SourceSegment(_) | NodeKind::Sink(_) => Ok(()),
+            NodeKind::Segment(_) | NodeKind::SourceSegment(_) | NodeKind::Sink(_) | NodeKind::Finished(_) => Ok(()),
         }
     }
 
@@ -291,10 +319,42 @@ impl OperatorChain {
                 let ended = segment.process_watermark(Timestamp::MAX).and_then(|()| segment.end_input(0));
                 ended.map_err(|error| self.guest_failed(error, None))?;
             }
-            NodeKind::Segment(_) | NodeKind::Sink(_) => return Ok(()),
+            NodeKind::Segment(_) | NodeKind::Sink(_) | NodeKind::Finished(_) => return Ok(()),
         }
         self.drain(place, backpressure)?;
         self.end_node(place, backpressure)
+    }
+
+    /// Ends a source behind a savepoint from which the job will go on: event time stands
+    /// still, and operators do not finish.
+    ///
+    /// # Errors
+    /// Returns an error if the task is told to stop.
+    pub fn stop_source(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+        if self.nodes[place].ended {
+            return Ok(());
+        }
+        self.stop_mode = StopMode::NoDrain;
+        self.end_node(place, backpressure)
+    }
+
+    /// Ends operators that had finished before and take rows from nobody.
+    ///
+    /// # Errors
+    /// Returns an error if the task is told to stop.
+    pub fn end_finished_sources(&mut self, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+        for place in 0..self.nodes.len() {
+            let node = &self.nodes[place];
+            if matches!(node.kind, NodeKind::Finished(_)) && node.inputs.is_empty() && !node.ended {
+                self.end_node(place, backpressure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How the operators end.
+    pub(super) fn stop_mode(&self) -> StopMode {
+        self.stop_mode
     }
 
     /// Processes an element that came through a gate.
@@ -375,6 +435,9 @@ impl OperatorChain {
                 sink.dirty = true;
                 self.counters.count_out(batch.count, batch.data.len());
                 Ok(())
+            }
+            NodeKind::Finished(_) => {
+                Err(OperatorError::UnexpectedElement("a row of an operator that had finished".to_owned()))
             }
             NodeKind::Source(_) | NodeKind::SourceSegment(_) => unreachable!("a source has no inputs"),
         }
@@ -498,11 +561,17 @@ impl OperatorChain {
     fn end_node(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
         let node = &mut self.nodes[place];
         node.ended = true;
-        if let (NodeKind::Sink(sink), StopMode::Drain) = (&mut node.kind, self.stop_mode) {
-            sink.committables = sink.writer.finish().map_err(|error| sink.failed(error))?;
-            sink.dirty = false;
+        match &mut node.kind {
+            NodeKind::Sink(sink) if self.stop_mode == StopMode::Drain && !self.checkpoints.has_final_checkpoint => {
+                sink.finish()?;
+            }
+            NodeKind::Finished(outputs) => {
+                outputs.emit_final_watermark();
+                self.drain(place, backpressure)?;
+            }
+            NodeKind::Source(_) | NodeKind::Segment(_) | NodeKind::SourceSegment(_) | NodeKind::Sink(_) => {}
         }
-        for targets in node.locals.clone() {
+        for targets in self.nodes[place].locals.clone() {
             for target in targets.iter() {
                 self.end_channel(*target, self.stop_mode, backpressure)?;
             }
@@ -515,9 +584,16 @@ impl OperatorChain {
         self.nodes.iter().all(|node| node.ended)
     }
 
-    /// Tells the consumers that there is no more data, closes the operators, the
-    /// last of the chain first, and ends the partitions. Returns what the sinks
-    /// have finished, by node.
+    /// Tells the consumers that there is no more data.
+    ///
+    /// # Errors
+    /// Returns an error if the task is told to stop.
+    pub fn end_data(&mut self, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+        self.broadcast(&StreamElement::EndOfData(self.stop_mode), backpressure)
+    }
+
+    /// Closes the operators, the last of the chain first, and ends the partitions. Returns
+    /// what the sinks have finished and no checkpoint committed, by node.
     ///
     /// # Errors
     /// Returns an error if an operator fails or the task is told to stop.
@@ -526,7 +602,6 @@ impl OperatorChain {
         backpressure: &mut dyn Backpressure,
     ) -> Result<Vec<(u32, Vec<Committable>)>, OperatorError> {
         assert!(self.is_ended(), "all operators have ended");
-        self.broadcast(&StreamElement::EndOfData(self.stop_mode), backpressure)?;
         for place in (0..self.nodes.len()).rev() {
             if let NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) = &mut self.nodes[place].kind {
                 segment.close().map_err(|error| self.guest_failed(error, None))?;
@@ -537,18 +612,10 @@ impl OperatorChain {
         let mut committables = Vec::new();
         for node in &mut self.nodes {
             if let NodeKind::Sink(sink) = &mut node.kind {
-                committables.push((sink.node, std::mem::take(&mut sink.committables)));
+                committables.push((sink.node, sink.uncommitted()));
             }
         }
         Ok(committables)
-    }
-
-    fn broadcast(&mut self, element: &StreamElement, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
-        for outputs in self.nodes.iter_mut().filter_map(ChainNode::outputs) {
-            outputs.broadcast(element);
-            outputs.send_pending(backpressure)?;
-        }
-        Ok(())
     }
 
     /// Sends partly filled buffers whose time has come, and returns when the next
@@ -583,8 +650,12 @@ impl OperatorChain {
                 sink.dirty = false;
             }
         }
-        self.row_errors.borrow_mut().flush()?;
-        Ok(())
+        self.flush_row_errors()
+    }
+
+    /// Hands rows that were put aside to the outside.
+    pub(super) fn flush_row_errors(&mut self) -> Result<(), OperatorError> {
+        Ok(self.row_errors.borrow_mut().flush()?)
     }
 
     /// Publishes what only this thread can read of the guests.
@@ -644,7 +715,44 @@ impl NativeSource {
     }
 }
 
+/// What the end of the output completed stands under no checkpoint.
+const AT_THE_END: CheckpointId = CheckpointId::MAX;
+
 impl NativeSink {
+    /// Completes what was written since the last time.
+    pub(super) fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<(), OperatorError> {
+        if self.is_finished {
+            // What its end completed is committed with this checkpoint, too.
+            self.committables.iter_mut().filter(|(id, _)| *id == AT_THE_END).for_each(|(id, _)| *id = checkpoint_id);
+            return Ok(());
+        }
+        let committables = self.writer.prepare_commit(checkpoint_id).map_err(|error| self.failed(error))?;
+        self.dirty = false;
+        if !committables.is_empty() {
+            self.committables.push((checkpoint_id, committables));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), OperatorError> {
+        let committables = self.writer.finish().map_err(|error| self.failed(error))?;
+        self.committables.push((AT_THE_END, committables));
+        self.is_finished = true;
+        self.dirty = false;
+        Ok(())
+    }
+
+    /// All that is complete and not known to be committed: also that of checkpoints that
+    /// were given up, and of savepoints, which commit nothing.
+    pub(super) fn uncommitted(&self) -> Vec<Committable> {
+        self.committables.iter().flat_map(|(_, committables)| committables).cloned().collect()
+    }
+
+    /// The checkpoint has committed what it and earlier ones completed.
+    pub(super) fn committed(&mut self, checkpoint_id: CheckpointId) {
+        self.committables.retain(|(id, _)| checkpoint_id < *id);
+    }
+
     fn failed(&self, error: ConnectorError) -> OperatorError {
         OperatorError::Connector { node: self.node, error, position: String::new() }
     }
@@ -675,9 +783,19 @@ impl Opener<'_> {
     fn open_node(&mut self, planned: &PlannedNode) -> Result<ChainNode, OperatorError> {
         let vertex = self.setup.vertex;
         let operator = &vertex.operators[planned.operators[0]];
+        let mut state = NodeState::default();
         let kind = match (planned.kind, &operator.node.operator) {
-            (PlannedKind::Segment(digest), _) => NodeKind::Segment(self.open_segment(planned, digest)?),
-            (PlannedKind::SourceSegment(digest), _) => NodeKind::SourceSegment(self.open_segment(planned, digest)?),
+            _ if self.setup.is_finished => NodeKind::Finished(self.outputs(planned)),
+            (PlannedKind::Segment(digest), _) => {
+                let (segment, of) = self.open_segment(planned, digest)?;
+                state = of;
+                NodeKind::Segment(segment)
+            }
+            (PlannedKind::SourceSegment(digest), _) => {
+                let (segment, of) = self.open_segment(planned, digest)?;
+                state = of;
+                NodeKind::SourceSegment(segment)
+            }
             (PlannedKind::Source, Operator::Source(connector)) => {
                 NodeKind::Source(self.open_source(planned, operator, connector)?)
             }
@@ -700,6 +818,7 @@ impl Opener<'_> {
             kind,
             inputs: planned.inputs.iter().map(input).collect(),
             combined: CombinedWatermark::new(planned.inputs.len()),
+            state,
             ended: false,
             event_time: EventTime::new(planned.operators.iter().map(|index| &vertex.operators[*index].node)),
             locals: locals.collect(),
@@ -722,8 +841,12 @@ impl Opener<'_> {
         &mut self,
         planned: &PlannedNode,
         digest: BlobDigest,
-    ) -> Result<Box<dyn GuestSegment>, OperatorError> {
+    ) -> Result<(Box<dyn GuestSegment>, NodeState), OperatorError> {
         let outputs = self.outputs(planned);
+        let operators = planned.operators.iter().map(|index| &self.setup.vertex.operators[*index]);
+        let restored = self.setup.restored.as_ref();
+        let is_incremental = self.setup.checkpoints.is_incremental;
+        let (state, restore) = NodeState::open(operators, &self.setup.context, restored, is_incremental)?;
         let context = &self.setup.context;
         let nodes = planned.operators.iter().map(|index| &self.setup.vertex.operators[*index].node);
         let first = &self.setup.vertex.operators[planned.operators[0]].node;
@@ -741,6 +864,7 @@ impl Opener<'_> {
             outputs: planned.outputs.iter().map(|output| output.exit.clone()).collect(),
             state_cache_bytes: self.setup.limits.state_cache_bytes as u64,
             state_value_bytes_max: self.setup.limits.state_value_bytes_max as u64,
+            restored: restored.is_some(),
         };
         let plugin = self.setup.plugins.get(&digest).expect("the plugins of all segments were fetched");
         let opened = plugin.open(OpenSegment {
@@ -748,9 +872,15 @@ impl Opener<'_> {
             context: &context,
             limits: self.setup.limits.clone(),
             cancel: self.setup.cancel.clone(),
+            restore,
             outputs,
         });
-        opened.map_err(|error| OperatorError::Guest { error: Box::new(error), input: None, position: String::new() })
+        let opened = opened.map_err(|error| OperatorError::Guest {
+            error: Box::new(error),
+            input: None,
+            position: String::new(),
+        })?;
+        Ok((opened, state))
     }
 
     fn open_source(
@@ -807,6 +937,6 @@ impl Opener<'_> {
         };
         let writer = self.setup.connectors.create_writer(connector, context);
         let writer = writer.map_err(|error| OperatorError::Connector { node, error, position: String::new() })?;
-        Ok(NativeSink { node, writer, committables: Vec::new(), dirty: false })
+        Ok(NativeSink { node, writer, committables: Vec::new(), is_finished: false, dirty: false })
     }
 }

@@ -6,16 +6,16 @@ use super::{GuestSegment, OpenSegment, Outputs, Plugin};
 use crate::{
     base::{
         clock::Timestamp,
-        stream_element::{RecordBatch, WatermarkStatus},
+        stream_element::{CheckpointId, RecordBatch, WatermarkStatus},
     },
     state::{StateUsage, TimeDomain},
-    wasm::{CompiledPlugin, GuestError, MetricSnapshot, Segment, SourceStatus},
+    wasm::{CompiledPlugin, GuestError, MetricSnapshot, Segment, SegmentSnapshot, SourceStatus},
 };
 
 impl Plugin for Arc<CompiledPlugin> {
     fn open(&self, request: OpenSegment<'_>) -> Result<Box<dyn GuestSegment>, GuestError> {
-        let OpenSegment { replay, context, limits, cancel, outputs } = request;
-        Ok(Box::new(Segment::open(self, replay, context, limits, cancel, outputs)?))
+        let OpenSegment { replay, context, limits, cancel, restore, outputs } = request;
+        Ok(Box::new(Segment::open(self, replay, context, limits, cancel, restore, outputs)?))
     }
 }
 
@@ -54,6 +54,18 @@ impl GuestSegment for Segment<Outputs> {
 
     fn advance_processing_time(&mut self, now: Timestamp) -> Result<(), GuestError> {
         self.advance_processing_time(now)
+    }
+
+    fn snapshot(&mut self, checkpoint_id: CheckpointId, is_full: bool) -> Result<SegmentSnapshot, GuestError> {
+        self.snapshot(checkpoint_id, is_full)
+    }
+
+    fn notify_checkpoint_complete(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError> {
+        self.notify_checkpoint_complete(checkpoint_id)
+    }
+
+    fn notify_checkpoint_aborted(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError> {
+        self.notify_checkpoint_aborted(checkpoint_id)
     }
 
     fn end_input(&mut self, input: u32) -> Result<(), GuestError> {

@@ -49,8 +49,12 @@ impl Culprit<'_> {
                 FailureCause { recoverability, ..self.failed(None, "dead-letter", &chain(error)) }
             }
             OperatorError::UnexpectedElement(element) => {
-                self.failed(None, "internal", &format!("{element} arrived, which this version does not send"))
+                self.failed(None, "internal", &format!("{element} arrived at an operator, which is a bug"))
             }
+            OperatorError::Restore { node, message } => FailureCause {
+                recoverability: Recoverability::Unrecoverable,
+                ..self.failed(Some(*node), "restore-failed", message)
+            },
         };
         Some(cause)
     }
@@ -79,7 +83,7 @@ impl Culprit<'_> {
         let hint = hint(error.failure, error.entry_point);
         let separator = if hint.is_empty() { "" } else { "; " };
         let recoverability = match error.failure {
-            GuestFailure::GraphMismatch => Recoverability::Unrecoverable,
+            GuestFailure::GraphMismatch | GuestFailure::RestoreFailed => Recoverability::Unrecoverable,
             _ => Recoverability::Recoverable,
         };
         let what = format!("{at}: {}{separator}{hint}", error.message);
@@ -150,12 +154,13 @@ fn hint(failure: GuestFailure, entry_point: EntryPoint) -> &'static str {
         | GuestFailure::WrongKeyGroup
         | GuestFailure::StateLimit
         | GuestFailure::StateValueLimit
-        | GuestFailure::TimerLimit => "",
+        | GuestFailure::TimerLimit
+        | GuestFailure::RestoreFailed => "",
     }
 }
 
 /// The error and its causes.
-fn chain(error: &dyn Error) -> String {
+pub(super) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

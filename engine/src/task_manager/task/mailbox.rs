@@ -2,8 +2,9 @@
 //!
 //! A note that tells the task to stop is kept beside the queue, so that it
 //! arrives even if the queue is full; what comes by the queue is, beside wake-ups,
-//! at most one answer for each request that the task made. Wherever the task
-//! waits, it waits for the queue too.
+//! at most one answer for each request that the task made, and a few messages for each
+//! checkpoint. Wherever the task waits, it waits for the queue too; what comes meanwhile is
+//! put aside, and handled in the order in which it came when the task is back in its loop.
 
 use std::{
     collections::VecDeque,
@@ -15,17 +16,24 @@ use crossbeam_channel::{Receiver, Select, Sender, TrySendError, bounded};
 
 use super::times::{TaskTimes, Waiting};
 use crate::{
-    base::clock::Clock,
-    protocol::job_master::{FailureCause, MaxAllowedWatermark, SplitAnswer},
+    base::{clock::Clock, stream_element::CheckpointId},
+    checkpoint::CheckpointStorageError,
+    protocol::{
+        job_master::{FailureCause, MaxAllowedWatermark, SplitAnswer},
+        task_executor::TriggerCheckpoint,
+    },
     task_manager::{
         network::{InputGates, Progress, ResultPartition},
-        operator::{Backpressure, Interrupted, SharedPlugin},
+        operator::{Backpressure, Interrupted, RestoredOperators, SharedPlugin},
     },
     wasm::CancelFlag,
 };
 
 /// Messages queued for one task: far more than it has sources.
 const MAILBOX_MESSAGES_MAX: usize = 256;
+/// Messages put aside while a task waits: for room in an output it may wait for hours, and
+/// of each checkpoint that is given up meanwhile there are two.
+const MESSAGES_PUT_ASIDE_MAX: usize = 100_000;
 /// How long a task whose peer is gone waits to be told to stop, as it will be
 /// when the JobMaster learns of the peer's end, before it fails by itself.
 pub(super) const PEER_GONE_GRACE: Duration = Duration::from_secs(30);
@@ -39,12 +47,21 @@ pub(super) enum StopReason {
     Failed { code: &'static str, message: String },
 }
 
+/// What comes to a task, beside the order to stop.
 #[derive(Debug)]
-enum TaskMessage {
+pub(super) enum TaskMessage {
     /// Look at the reason to stop.
     Stop,
+    /// The answer to a request for a split.
     SplitAssigned(SplitAnswer),
+    /// The answer to a report of a watermark.
     AlignWatermark(MaxAllowedWatermark),
+    /// A checkpoint begins.
+    TriggerCheckpoint(TriggerCheckpoint),
+    /// A checkpoint is complete.
+    CheckpointComplete(CheckpointId),
+    /// A checkpoint was given up.
+    CheckpointAborted(CheckpointId),
 }
 
 /// Reaches a task from any thread; never waits.
@@ -68,15 +85,17 @@ impl MailboxSender {
         }
     }
 
-    /// Hands over the answer to a request for a split.
-    pub(super) fn split_assigned(&self, answer: SplitAnswer) {
-        match self.messages.try_send(TaskMessage::SplitAssigned(answer)) {
+    /// Hands over a message that must not be lost.
+    pub(super) fn send(&self, message: TaskMessage) {
+        match self.messages.try_send(message) {
             Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-            Err(TrySendError::Full(_)) => self.stop(StopReason::Failed {
-                code: "internal",
-                message: format!("more than {MAILBOX_MESSAGES_MAX} answers came to the task's requests for splits"),
-            }),
+            Err(TrySendError::Full(_)) => self.stop_overrun(MAILBOX_MESSAGES_MAX),
         }
+    }
+
+    fn stop_overrun(&self, limit: usize) {
+        let message = format!("more than {limit} messages came while the task was busy");
+        self.stop(StopReason::Failed { code: "internal", message });
     }
 
     /// Hands over how far a source's watermark may rise. If there is no room, the answer to its
@@ -104,19 +123,24 @@ pub(super) enum WaitFor<'a> {
     Element(&'a InputGates),
     /// Room in a channel of a partition.
     Room(&'a ResultPartition, usize),
-    /// A plugin that is being made ready.
-    Plugin(&'a Receiver<PreparedPlugin>),
+    /// Something that is being made ready.
+    Prepared(&'a Receiver<Prepared>),
 }
 
-/// A plugin, or why there is none.
-pub(super) type PreparedPlugin = Result<SharedPlugin, FailureCause>;
+/// What another thread made ready for the task, or why there is none.
+pub(super) enum Prepared {
+    /// A plugin.
+    Plugin(Result<SharedPlugin, FailureCause>),
+    /// State that was kept.
+    State(Result<RestoredOperators, CheckpointStorageError>),
+}
 
 /// The thread's end.
 pub(super) struct Mailbox {
     messages: Receiver<TaskMessage>,
     sender: Arc<MailboxSender>,
-    splits: VecDeque<SplitAnswer>,
-    alignments: VecDeque<MaxAllowedWatermark>,
+    /// What has come and was not handled, in order.
+    arrived: VecDeque<TaskMessage>,
     clock: Clock,
     times: Arc<TaskTimes>,
     peer_gone_grace: Duration,
@@ -128,18 +152,7 @@ impl Mailbox {
         let sender = MailboxSender { messages: sender, stop: Mutex::new(None), cancel: CancelFlag::default() };
         let sender = Arc::new(sender);
         let to_task = Arc::clone(&sender);
-        (
-            Self {
-                messages,
-                sender,
-                splits: VecDeque::new(),
-                alignments: VecDeque::new(),
-                clock,
-                times,
-                peer_gone_grace,
-            },
-            to_task,
-        )
+        (Self { messages, sender, arrived: VecDeque::new(), clock, times, peer_gone_grace }, to_task)
     }
 
     /// Takes what has come.
@@ -147,26 +160,23 @@ impl Mailbox {
         while let Ok(message) = self.messages.try_recv() {
             match message {
                 TaskMessage::Stop => {}
-                TaskMessage::SplitAssigned(answer) => self.splits.push_back(answer),
-                TaskMessage::AlignWatermark(max_allowed) => self.alignments.push_back(max_allowed),
+                message => self.arrived.push_back(message),
+            }
+            if MESSAGES_PUT_ASIDE_MAX < self.arrived.len() {
+                self.sender.stop_overrun(MESSAGES_PUT_ASIDE_MAX);
             }
         }
         if self.sender.cancel_flag().is_canceled() { Err(Interrupted) } else { Ok(()) }
     }
 
-    /// The next answer to a request for a split.
-    pub(super) fn take_split(&mut self) -> Option<SplitAnswer> {
-        self.splits.pop_front()
+    /// The next message, in the order in which they came.
+    pub(super) fn next_message(&mut self) -> Option<TaskMessage> {
+        self.arrived.pop_front()
     }
 
-    /// The next answer to a report of a watermark.
-    pub(super) fn take_alignment(&mut self) -> Option<MaxAllowedWatermark> {
-        self.alignments.pop_front()
-    }
-
-    /// True if an answer to a request or report has not been taken.
-    pub(super) fn has_answers(&self) -> bool {
-        !self.splits.is_empty() || !self.alignments.is_empty()
+    /// True if a message has come that was not handled.
+    pub(super) fn has_messages(&self) -> bool {
+        !self.arrived.is_empty()
     }
 
     /// Waits for a message, for what `wait_for` names, or until so much time has passed.
@@ -184,8 +194,8 @@ impl Mailbox {
                 WaitFor::Message => {}
                 WaitFor::Element(gates) => gates.wait_for_element(&mut select),
                 WaitFor::Room(partition, channel) => partition.wait_for_room(channel, &mut select),
-                WaitFor::Plugin(plugin) => {
-                    select.recv(plugin);
+                WaitFor::Prepared(prepared) => {
+                    select.recv(prepared);
                 }
             }
             match timeout {

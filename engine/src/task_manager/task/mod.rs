@@ -8,6 +8,9 @@
 //!               +-------------+----> FAILED     an operator failed, or a panic
 //! ```
 //!
+//! A task answers barriers as long as it runs, also when its input has ended: with
+//! checkpoints it is FINISHED only when one has completed that it took after that.
+//!
 //! Invariants: each state is reported at most once, and exactly one terminal
 //! state, when all that the task held was released; a panic is caught in one
 //! place, here; a task that is told to stop does so wherever it waits, and a guest
@@ -15,8 +18,10 @@
 
 mod failure;
 mod mailbox;
+mod snapshot_writer;
 pub mod source_alignment;
 mod stream_task;
+mod task_loop;
 mod times;
 
 use std::{
@@ -27,11 +32,12 @@ use std::{
     thread::JoinHandle,
 };
 
+pub use snapshot_writer::SnapshotWriter;
 pub use times::{TimeShares, time_shares};
 
 use self::{
     failure::Culprit,
-    mailbox::{Mailbox, MailboxSender, PEER_GONE_GRACE, StopReason},
+    mailbox::{Mailbox, MailboxSender, PEER_GONE_GRACE, StopReason, TaskMessage},
     stream_task::StreamTask,
     times::TaskTimes,
 };
@@ -39,6 +45,7 @@ use crate::{
     base::{
         clock::Clock,
         ids::{BlobDigest, ExecutionAttemptId},
+        stream_element::CheckpointId,
     },
     connector::Committable,
     graph::job_graph::{Artifact, JobVertex},
@@ -51,7 +58,7 @@ use crate::{
                 NUM_PROCESSING_TIME_TIMERS, NUM_STATE_ENTRIES, STATE_BYTES,
             },
         },
-        task_executor::{InputGateDeployment, JobInformation, TaskDeployment},
+        task_executor::{InputGateDeployment, JobInformation, TaskDeployment, TriggerCheckpoint},
     },
     task_manager::{
         RunningTask, TaskEvent, TaskEventSink,
@@ -92,6 +99,8 @@ pub struct TaskServices {
     pub clock: Clock,
     /// Takes what tasks report.
     pub events: TaskEventSink,
+    /// Writes what is large of snapshots.
+    pub snapshots: Arc<SnapshotWriter>,
 }
 
 /// Stack of a task's thread beyond what guests may use.
@@ -210,7 +219,7 @@ impl Reporter {
 
     fn report_end(&mut self, outcome: Outcome) {
         self.terminal = true;
-        stream_task::publish_cpu_time(&self.shared.counters);
+        task_loop::publish_cpu_time(&self.shared.counters);
         self.shared.times.finish(self.shared.clock.monotonic());
         match outcome {
             Outcome::Finished(committables) => self.send(TaskState::Finished, None, committables),
@@ -307,16 +316,16 @@ struct TaskHandle {
 }
 
 impl RunningTask for TaskHandle {
-    fn trigger_checkpoint(&self, _trigger: crate::protocol::task_executor::TriggerCheckpoint) {
-        todo!("task helper")
+    fn trigger_checkpoint(&self, trigger: TriggerCheckpoint) {
+        self.shared.sender.send(TaskMessage::TriggerCheckpoint(trigger));
     }
 
-    fn notify_checkpoint_complete(&self, _checkpoint_id: u64) {
-        todo!("task helper")
+    fn notify_checkpoint_complete(&self, checkpoint_id: CheckpointId) {
+        self.shared.sender.send(TaskMessage::CheckpointComplete(checkpoint_id));
     }
 
-    fn notify_checkpoint_aborted(&self, _checkpoint_id: u64) {
-        todo!("task helper")
+    fn notify_checkpoint_aborted(&self, checkpoint_id: CheckpointId) {
+        self.shared.sender.send(TaskMessage::CheckpointAborted(checkpoint_id));
     }
 
     fn cancel(&self) {
@@ -324,7 +333,7 @@ impl RunningTask for TaskHandle {
     }
 
     fn split_assigned(&self, answer: SplitAnswer) {
-        self.shared.sender.split_assigned(answer);
+        self.shared.sender.send(TaskMessage::SplitAssigned(answer));
     }
 
     fn align_watermark(&self, max_allowed: MaxAllowedWatermark) {

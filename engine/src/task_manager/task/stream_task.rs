@@ -1,9 +1,9 @@
-//! The loop of a task: takes messages, then elements of the gates and rows of the
-//! sources in turn, and waits where there is nothing to do.
+//! What a task is made of before its loop begins: permissions, plugins, restored state, gates
+//! and partitions.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
-    sync::{Arc, atomic::Ordering},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,48 +12,35 @@ use crossbeam_channel::bounded;
 use super::{
     Reporter, TaskServices,
     failure::Culprit,
-    mailbox::{Mailbox, PreparedPlugin, WaitFor},
+    mailbox::{Mailbox, Prepared, WaitFor},
     source_alignment::SourceAlignment,
+    task_loop::{Ending, LoopError, Phase, Source, TaskLoop},
     times::Waiting,
 };
 use crate::{
-    base::{
-        clock::{Clock, Timestamp},
-        config::options,
-        ids::BlobDigest,
-        stream_element::WatermarkStatus,
-    },
-    connector::{AlignmentOptions, Committable, Permissions, SplitAssignment},
+    base::{config::options, ids::BlobDigest, stream_element::CheckpointingMode},
+    checkpoint::CheckpointStorageError,
+    connector::{AlignmentOptions, Committable, Permissions},
     graph::{
         job_graph::{IntermediateDataSet, JobVertex},
         stream_graph::Operator,
     },
     protocol::{
-        job_master::{FailureCause, Recoverability, SplitAnswer, SplitRequest, TaskState, WatermarkReport},
+        job_master::{FailureCause, Recoverability, TaskState},
         task_executor::{JobInformation, ResultPartitionDeployment, TaskDeployment},
     },
     task_manager::{
-        TaskEvent,
         network::{
-            ChannelError, FlushPolicy, GateError, InputGates, NetworkConfig, ResultPartition, ResultPartitionSettings,
+            ChannelError, CheckpointBarrierHandler, FlushPolicy, GateError, InputGates, NetworkConfig, ResultPartition,
+            ResultPartitionSettings,
         },
         operator::{
-            ChainPlan, ChainSetup, Interrupted, OperatorChain, OperatorError, PlannedKind, RowErrorPolicy,
-            SharedPlugin, SourcePoll, TaskContext, TaskCounters,
+            ChainPlan, ChainSetup, CheckpointSettings, Interrupted, OperatorChain, OperatorError, PlannedKind,
+            RestoredOperators, RowErrorPolicy, SharedPlugin, TaskContext, TaskCounters,
         },
     },
     wasm::{Replay, SandboxLimits},
 };
-
-/// Bytes that a source is asked for at once: enough rows that entering a guest
-/// costs nothing beside them, few enough to stay in the cache.
-const SOURCE_BATCH_BYTES: usize = 32 << 10;
-/// Longest time for which a sink keeps rows to itself while the task is busy.
-const SINK_FLUSH_INTERVAL: Duration = Duration::from_millis(100);
-/// Time between two publications of what only the task's thread can read.
-const PUBLISH_INTERVAL: Duration = Duration::from_millis(500);
-/// The same when the task waits and has done something since.
-const PUBLISH_INTERVAL_IDLE: Duration = Duration::from_millis(20);
 
 /// Everything that makes one attempt.
 pub(super) struct StreamTask {
@@ -68,7 +55,7 @@ pub(super) struct StreamTask {
 }
 
 /// What a task returns when it has finished: what its sinks finished, by node.
-type Finished = Vec<(u32, Vec<Committable>)>;
+pub(super) type Finished = Vec<(u32, Vec<Committable>)>;
 
 /// Why a task cannot go on.
 enum Stop {
@@ -111,9 +98,13 @@ impl StreamTask {
         let permissions = self.permissions()?;
         let policy = RowErrorPolicy::new(&self.info.configuration, &permissions);
         let policy = policy.map_err(|error| self.stop(&OperatorError::RowErrors(error)))?;
-        let plugins = self.fetch_plugins()?;
+        let is_finished = self.deployment.restore.as_ref().is_some_and(|restore| restore.is_finished);
+        let plugins = if is_finished { HashMap::new() } else { self.fetch_plugins()? };
+        let restored = if is_finished { None } else { self.read_restored()? };
         let network = NetworkConfig::new(&self.info.configuration);
         let gates = self.open_gates(network);
+        let checkpoints = self.checkpoint_settings();
+        let barriers = self.barrier_handler(gates.channel_count());
         let setup = ChainSetup {
             vertex: self.vertex(),
             plan: &self.plan,
@@ -128,6 +119,9 @@ impl StreamTask {
             clock: self.services.clock.clone(),
             row_error_policy: policy,
             counters: Arc::clone(counters),
+            restored,
+            is_finished,
+            checkpoints,
         };
         let mut chain = OperatorChain::open(setup).map_err(|error| self.stop(&error))?;
         self.mailbox.take_messages()?;
@@ -140,6 +134,11 @@ impl StreamTask {
             sources,
             chain,
             gates,
+            barriers,
+            ending: Ending::new(checkpoints.has_final_checkpoint),
+            taken: BTreeMap::new(),
+            last_complete: 0,
+            inline_bytes_max: self.info.configuration.get(&options::DATA_INLINE_THRESHOLD).0,
             mailbox: &mut self.mailbox,
             clock: &self.services.clock,
             services: &self.services,
@@ -157,6 +156,10 @@ impl StreamTask {
         result.map_err(|error| match error {
             LoopError::Operator(error) => self.stop(&error),
             LoopError::Gate(error) => self.gate_failed(error),
+            LoopError::StopGivenUp(id) => {
+                let what = format!("savepoint {id} was given up after the task had stopped for it");
+                Stop::Failed(self.culprit().failed(None, "savepoint-failed", &what))
+            }
         })
     }
 
@@ -202,6 +205,49 @@ impl StreamTask {
         Ok(permissions)
     }
 
+    fn checkpoint_settings(&self) -> CheckpointSettings {
+        let configuration = &self.info.configuration;
+        let is_periodic = configuration.get(&options::CHECKPOINTING_INTERVAL).is_some();
+        CheckpointSettings {
+            has_final_checkpoint: is_periodic && configuration.get(&options::CHECKPOINTS_AFTER_TASKS_FINISH),
+            is_incremental: is_periodic && configuration.get(&options::CHECKPOINTING_INCREMENTAL),
+        }
+    }
+
+    fn barrier_handler(&self, channels: usize) -> CheckpointBarrierHandler {
+        let configuration = &self.info.configuration;
+        let mode = match configuration.get(&options::CHECKPOINTING_MODE).as_str() {
+            "AT_LEAST_ONCE" => CheckpointingMode::AtLeastOnce,
+            _ => CheckpointingMode::ExactlyOnce,
+        };
+        let after_tasks_finish = configuration.get(&options::CHECKPOINTS_AFTER_TASKS_FINISH);
+        CheckpointBarrierHandler::new(mode, after_tasks_finish, channels)
+    }
+
+    /// Reads the state that the task goes on from.
+    fn read_restored(&mut self) -> Result<Option<RestoredOperators>, Stop> {
+        let Some(restore) = self.deployment.restore.clone() else { return Ok(None) };
+        let checkpoint_id = restore.checkpoint_id;
+        let read = move || Prepared::State(RestoredOperators::read(restore));
+        let Prepared::State(read) = self.prepare("state".to_owned(), "reading restored state", read)? else {
+            unreachable!("state was asked for")
+        };
+        let failed = |error: CheckpointStorageError| {
+            let what = format!("could not restore checkpoint {checkpoint_id}: {}", super::failure::chain(&error));
+            let recoverability = match error {
+                // The JobMaster looks at the checkpoint, and takes the one before if it is damaged.
+                CheckpointStorageError::Io { .. }
+                | CheckpointStorageError::Missing { .. }
+                | CheckpointStorageError::Damaged { .. } => Recoverability::Recoverable,
+                CheckpointStorageError::Foreign { .. }
+                | CheckpointStorageError::Version { .. }
+                | CheckpointStorageError::Refused { .. } => Recoverability::Unrecoverable,
+            };
+            Stop::Failed(FailureCause { recoverability, ..self.culprit().failed(None, "restore-failed", &what) })
+        };
+        read.map(Some).map_err(failed)
+    }
+
     fn fetch_plugins(&mut self) -> Result<HashMap<BlobDigest, SharedPlugin>, Stop> {
         let mut plugins = HashMap::new();
         for node in 0..self.plan.nodes.len() {
@@ -217,28 +263,40 @@ impl StreamTask {
         Ok(plugins)
     }
 
-    /// Has a plugin made ready on a thread of its own, which ends with the
-    /// compilation, at the latest when that has used up its CPU time; nobody waits
-    /// for it if the task is told to stop.
+    /// Has a plugin made ready, which ends with the compilation, at the latest when that
+    /// has used up its CPU time.
     fn fetch_plugin(&mut self, digest: BlobDigest) -> Result<SharedPlugin, Stop> {
         let provider = Arc::clone(&self.services.plugins);
-        let (answer, answers) = bounded::<PreparedPlugin>(1);
-        let thread = std::thread::Builder::new().name(format!("plugin {digest}")).spawn(move || {
+        let fetch = move || Prepared::Plugin(provider.plugin(digest));
+        match self.prepare(format!("plugin {digest}"), "loading the plugin", fetch)? {
+            Prepared::Plugin(plugin) => plugin.map_err(Stop::Failed),
+            Prepared::State(_) => unreachable!("a plugin was asked for"),
+        }
+    }
+
+    /// Does what may take long on a thread of its own; nobody waits for it if the task is
+    /// told to stop.
+    fn prepare(
+        &mut self,
+        thread_name: String,
+        what: &str,
+        prepare: impl FnOnce() -> Prepared + Send + 'static,
+    ) -> Result<Prepared, Stop> {
+        let (answer, answers) = bounded(1);
+        let thread = std::thread::Builder::new().name(thread_name).spawn(move || {
             // An error means that the task has ended meanwhile.
-            drop(answer.send(provider.plugin(digest)));
+            drop(answer.send(prepare()));
         });
-        let failed = |what: &str| Stop::Failed(self.culprit().failed(None, "thread", what));
-        thread.map_err(|error| failed(&format!("could not start a thread to load the plugin: {error}")))?;
-        self.mailbox.wait(Waiting::Idle, None, WaitFor::Plugin(&answers))?;
+        let failed = |code, what: &str| Stop::Failed(self.culprit().failed(None, code, what));
+        thread.map_err(|error| failed("thread", &format!("could not start a thread for {what}: {error}")))?;
         loop {
+            self.mailbox.wait(Waiting::Idle, None, WaitFor::Prepared(&answers))?;
             match answers.try_recv() {
-                Ok(plugin) => return plugin.map_err(Stop::Failed),
-                Err(crossbeam_channel::TryRecvError::Empty) => {
-                    self.mailbox.wait(Waiting::Idle, None, WaitFor::Plugin(&answers))?;
-                }
+                Ok(prepared) => return Ok(prepared),
+                Err(crossbeam_channel::TryRecvError::Empty) => {}
                 Err(crossbeam_channel::TryRecvError::Disconnected) => {
-                    let what = "loading the plugin ended in a panic, which is a bug";
-                    return Err(Stop::Failed(self.culprit().failed(None, "internal", what)));
+                    let what = format!("{what} ended in a panic, which is a bug");
+                    return Err(Stop::Failed(self.culprit().failed(None, "internal", &what)));
                 }
             }
         }
@@ -284,260 +342,4 @@ impl StreamTask {
             }),
         }
     }
-}
-
-/// What a source does next. All times are on the monotonic clock.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Phase {
-    /// It is polled.
-    Ready,
-    /// It waits for the answer to its request for a split.
-    SplitRequested,
-    /// It asks for a split again at this time.
-    RequestSplitAt(Duration),
-    /// It is polled again at this time.
-    IdleUntil(Duration),
-    /// It has ended.
-    Ended,
-}
-
-struct Source {
-    /// Its place in the chain.
-    place: usize,
-    /// Its node, if it gets splits.
-    node: Option<u32>,
-    phase: Phase,
-    /// How it waits for other sources.
-    alignment: Option<SourceAlignment>,
-}
-
-impl Source {
-    fn is_paused(&self) -> bool {
-        self.alignment.as_ref().is_some_and(SourceAlignment::is_paused)
-    }
-}
-
-enum LoopError {
-    Operator(OperatorError),
-    Gate(GateError),
-}
-
-impl From<OperatorError> for LoopError {
-    fn from(error: OperatorError) -> Self {
-        Self::Operator(error)
-    }
-}
-
-impl From<Interrupted> for LoopError {
-    fn from(interrupted: Interrupted) -> Self {
-        Self::Operator(interrupted.into())
-    }
-}
-
-impl From<GateError> for LoopError {
-    fn from(error: GateError) -> Self {
-        Self::Gate(error)
-    }
-}
-
-struct TaskLoop<'a> {
-    chain: OperatorChain,
-    gates: InputGates,
-    sources: Vec<Source>,
-    mailbox: &'a mut Mailbox,
-    clock: &'a Clock,
-    services: &'a TaskServices,
-    attempt: &'a TaskDeployment,
-    sinks_flushed: Duration,
-    published: Duration,
-    /// True if something was done since.
-    unpublished: bool,
-    /// Time between two watermarks, if operators of the chain make them.
-    watermark_interval: Option<Duration>,
-    /// When they make them next, on the monotonic clock.
-    watermarks_due: Option<Duration>,
-    counters: &'a TaskCounters,
-}
-
-impl TaskLoop<'_> {
-    fn run(&mut self) -> Result<Finished, LoopError> {
-        loop {
-            self.mailbox.take_messages()?;
-            while let Some(answer) = self.mailbox.take_split() {
-                self.split_assigned(answer)?;
-            }
-            let now = self.clock.monotonic();
-            let next_flush = self.chain.flush_if_due(now, self.mailbox)?;
-            self.take_care(now)?;
-            self.align_sources(now)?;
-
-            let mut progress = self.fire_timers()?;
-            for index in 0..self.sources.len() {
-                progress |= self.step_source(index, now)?;
-            }
-            if let Some(element) = self.gates.poll()? {
-                self.chain.process_element(element, self.mailbox)?;
-                progress = true;
-            }
-            if self.chain.is_ended() && self.gates.open_channels() == 0 {
-                return Ok(self.chain.finish(self.mailbox)?);
-            }
-            self.unpublished |= progress;
-            if !progress {
-                self.wait(now, next_flush)?;
-            }
-        }
-    }
-
-    /// Fires processing-time timers. Returns false if none is due.
-    fn fire_timers(&mut self) -> Result<bool, OperatorError> {
-        let Some(at) = self.chain.next_processing_time() else { return Ok(false) };
-        let now = self.clock.now();
-        if now < at {
-            return Ok(false);
-        }
-        self.chain.fire_processing_timers(now, self.mailbox)?;
-        Ok(true)
-    }
-
-    /// Does what is due from time to time.
-    fn take_care(&mut self, now: Duration) -> Result<(), OperatorError> {
-        if self.sinks_flushed + SINK_FLUSH_INTERVAL <= now {
-            self.sinks_flushed = now;
-            self.chain.flush_sinks()?;
-        }
-        if self.published + PUBLISH_INTERVAL <= now {
-            self.published = now;
-            self.publish();
-        }
-        if self.watermarks_due.is_some_and(|due| due <= now) {
-            self.watermarks_due = self.watermark_interval.map(|interval| now + interval);
-            let Self { chain, sources, mailbox, clock, .. } = self;
-            let is_paused = |place| sources.iter().any(|source| source.place == place && source.is_paused());
-            chain.advance_processing_time(clock.now(), is_paused, &mut **mailbox)?;
-        }
-        Ok(())
-    }
-
-    /// Reports how far sources are that wait for others, and lets them pause or go on.
-    fn align_sources(&mut self, now: Duration) -> Result<(), OperatorError> {
-        while let Some(max_allowed) = self.mailbox.take_alignment() {
-            let source = self.sources.iter_mut().find(|source| source.node == Some(max_allowed.node));
-            if let Some(alignment) = source.and_then(|source| source.alignment.as_mut()) {
-                alignment.allow(max_allowed.watermark);
-            }
-        }
-        for source in &mut self.sources {
-            let (Some(alignment), Some(node)) = (&mut source.alignment, source.node) else { continue };
-            let Some((watermark, status)) = self.chain.source_watermark(source.place) else { continue };
-            if alignment.take_report(watermark, now) {
-                // Nobody waits for a source that is idle.
-                let watermark = if status == WatermarkStatus::Idle { Timestamp::MAX } else { watermark };
-                let report = WatermarkReport { attempt: self.attempt.attempt, node, watermark };
-                (self.services.events)(TaskEvent::ReportWatermark(report));
-            }
-            if alignment.update(watermark) {
-                self.chain.resume_source(source.place, self.mailbox)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn publish(&self) {
-        publish_cpu_time(self.counters);
-        self.chain.publish_metrics();
-    }
-
-    fn split_assigned(&mut self, answer: SplitAnswer) -> Result<(), OperatorError> {
-        let source = self.sources.iter_mut().find(|source| source.node == Some(answer.node));
-        let Some(source) = source.filter(|source| source.phase == Phase::SplitRequested) else {
-            // An answer to a request that was answered before; splits are dealt once.
-            tracing::warn!(task = %self.attempt.attempt, "a split came that was not asked for");
-            return Ok(());
-        };
-        match answer.assignment {
-            SplitAssignment::Split(split) => {
-                source.phase = Phase::Ready;
-                self.chain.add_split(source.place, split, self.mailbox)
-            }
-            SplitAssignment::Wait(millis) => {
-                source.phase = Phase::RequestSplitAt(self.clock.monotonic() + Duration::from_millis(millis));
-                Ok(())
-            }
-            SplitAssignment::NoMoreSplits => {
-                source.phase = Phase::Ended;
-                self.chain.end_source(source.place, self.mailbox)
-            }
-        }
-    }
-
-    /// Lets a source do what it can. Returns false if it can do nothing now.
-    fn step_source(&mut self, index: usize, now: Duration) -> Result<bool, OperatorError> {
-        let source = &mut self.sources[index];
-        if source.is_paused() {
-            return Ok(false);
-        }
-        match source.phase {
-            Phase::Ready => {}
-            Phase::IdleUntil(at) if at <= now => {}
-            Phase::RequestSplitAt(at) if at <= now => {
-                self.request_split(index);
-                return Ok(true);
-            }
-            Phase::IdleUntil(_) | Phase::RequestSplitAt(_) | Phase::SplitRequested | Phase::Ended => return Ok(false),
-        }
-        let place = source.place;
-        match self.chain.poll_source(place, SOURCE_BATCH_BYTES, self.mailbox)? {
-            SourcePoll::More => self.sources[index].phase = Phase::Ready,
-            SourcePoll::NeedSplit => self.request_split(index),
-            SourcePoll::Idle(pause) => {
-                self.sources[index].phase = Phase::IdleUntil(self.clock.monotonic() + pause);
-                return Ok(false);
-            }
-            SourcePoll::Ended => self.sources[index].phase = Phase::Ended,
-        }
-        Ok(true)
-    }
-
-    fn request_split(&mut self, index: usize) {
-        let source = &mut self.sources[index];
-        let node = source.node.expect("only native sources ask for splits");
-        source.phase = Phase::SplitRequested;
-        (self.services.events)(TaskEvent::RequestSplit(SplitRequest { attempt: self.attempt.attempt, node }));
-    }
-
-    /// Waits until there is something to do.
-    fn wait(&mut self, now: Duration, next_flush: Option<Duration>) -> Result<(), OperatorError> {
-        if self.mailbox.has_answers() {
-            // It came while the task waited for room.
-            return Ok(());
-        }
-        self.chain.flush_sinks()?;
-        let publish_at = self.published + PUBLISH_INTERVAL_IDLE;
-        if self.unpublished && publish_at <= now {
-            self.published = now;
-            self.unpublished = false;
-            self.publish();
-        }
-        let publish_at = self.unpublished.then_some(publish_at);
-        let alarms = self.sources.iter().filter_map(|source| match source.phase {
-            Phase::IdleUntil(at) | Phase::RequestSplitAt(at) => Some(at),
-            Phase::Ready | Phase::SplitRequested | Phase::Ended => None,
-        });
-        let next_timer = self.chain.next_processing_time();
-        let next_timer = next_timer.map(|at| self.clock.monotonic() + at.since(self.clock.now()));
-        let reports = self.sources.iter().filter_map(|source| source.alignment.as_ref().map(SourceAlignment::due));
-        let due = self.watermarks_due.into_iter().chain(next_timer).chain(publish_at);
-        let alarm = alarms.chain(next_flush).chain(reports).chain(due).min();
-        let timeout = alarm.map(|at| at.saturating_sub(self.clock.monotonic()));
-        Ok(self.mailbox.wait(Waiting::Idle, timeout, WaitFor::Element(&self.gates))?)
-    }
-}
-
-/// Publishes the CPU time of the calling thread.
-pub(super) fn publish_cpu_time(counters: &TaskCounters) {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
-    counters.cpu_ns.store(seconds * 1_000_000_000 + nanos, Ordering::Relaxed);
 }

@@ -1,5 +1,6 @@
 //! Whole tasks on their threads, wired in one process.
 
+mod checkpoints;
 mod event_time;
 mod harness;
 mod plugins;
@@ -546,7 +547,8 @@ fn a_cancel_with_a_full_mailbox_arrives() {
     let job = TestJob::new(&[source(1, 1, "idle"), sink(2, 1)], &[chained(1, 2)], &[]);
     let assignment = SplitAssignment::NoMoreSplits;
     for _ in 0..256 {
-        sender.split_assigned(SplitAnswer { attempt: only(&job), node: 1, assignment: assignment.clone() });
+        let answer = SplitAnswer { attempt: only(&job), node: 1, assignment: assignment.clone() };
+        sender.send(TaskMessage::SplitAssigned(answer));
     }
     assert_eq!(sender.stop_reason(), None);
     sender.stop(StopReason::Canceled);

@@ -269,7 +269,16 @@ impl Handwritten {
     fn open_with(&self, limits: &SandboxLimits) -> Segment<Recorder> {
         let plugin = self.compile();
         let replay = Replay { args: vec![], graph_digest: graph_digest(&plugin.plan(&[], limits).unwrap()) };
-        Segment::open(&plugin, &replay, &context(), limits.clone(), CancelFlag::default(), Recorder::default()).unwrap()
+        Segment::open(
+            &plugin,
+            &replay,
+            &context(),
+            limits.clone(),
+            CancelFlag::default(),
+            SegmentRestore::default(),
+            Recorder::default(),
+        )
+        .unwrap()
     }
 }
 

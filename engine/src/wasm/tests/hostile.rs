@@ -246,9 +246,9 @@ fn nothing_is_emitted_where_it_is_forbidden() {
 }
 
 #[test]
-fn what_this_version_does_not_provide_says_so() {
-    let message = "is not provided by this version of the engine";
-    check("operator-state", GuestFailure::IllegalState, message);
+fn operator_states_are_those_that_were_declared_and_put_only_by_snapshots() {
+    check("operator-state", GuestFailure::IllegalState, "state 0 of the segment is not an operator state");
+    check("operator-state-put", GuestFailure::IllegalState, "operator-state.put may not be called in process-batch");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use engine_rows::row::Rows;
 
 use super::{
     AdmittedPlugin, CancelFlag, CompiledPlugin, EmitError, EmitTarget, GuestError, LogLevel, PluginRuntime,
-    PluginRuntimeConfig, Replay, SandboxLimits, Segment, SegmentContext, SegmentOutput,
+    PluginRuntimeConfig, Replay, SandboxLimits, Segment, SegmentContext, SegmentOutput, SegmentRestore,
 };
 use crate::{
     base::{
@@ -82,6 +82,7 @@ fn context() -> SegmentContext {
     SegmentContext {
         state_cache_bytes: 1 << 20,
         state_value_bytes_max: 16 << 20,
+        restored: false,
         job_name: "test".into(),
         task_name: "test (1/1)#0".into(),
         subtask_index: 0,
@@ -138,7 +139,7 @@ fn open_in(
     // The graph does not depend on the attack, so it is planned without one.
     let graph_digest = graph_digest(&plugin.plan(&[], &patient())?);
     let replay = Replay { args: args(words), graph_digest };
-    Segment::open(plugin, &replay, context, limits.clone(), cancel, Recorder::default())
+    Segment::open(plugin, &replay, context, limits.clone(), cancel, SegmentRestore::default(), Recorder::default())
 }
 
 fn batch(rows: u32) -> RecordBatch {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, TrySendError, bounded};
 use engine_rows::{
     key_hash::key_hash,
     row::{self, NO_TIMESTAMP, Row, Rows},
@@ -23,7 +23,7 @@ use crate::{
             AllocationId, ExecutionGraphId, ExecutionVertexId, GraphDigest, IntermediateDataSetId,
             IntermediateResultPartitionId, JobId, JobVertexId, OperatorId, ResultPartitionId,
         },
-        stream_element::{BatchKind, RecordBatch, WatermarkStatus},
+        stream_element::{BatchKind, CheckpointId, RecordBatch, WatermarkStatus},
     },
     connector::{
         ConnectorError, ReaderContext, ReaderOutput, SinkWriter, SourceReader, SourceSplit, SplitAssignment,
@@ -33,7 +33,9 @@ use crate::{
         job_graph::{
             ChainedOperator, DistributionPattern, Grants, IntermediateDataSet, JobEdge, JobGraph, ProgramSpec,
         },
-        stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamNode},
+        stream_graph::{
+            ChainingStrategy, ConnectorSpec, Operator, Partitioner, StateDeclaration, StateKind, StreamEdge, StreamNode,
+        },
     },
     protocol::{
         job_master::SplitRequest,
@@ -42,7 +44,8 @@ use crate::{
     state::{KeyedState, KeyedStateContext, StateUsage, TimeDomain},
     task_manager::operator::{GuestSegment, OpenSegment, Outputs, Plugin},
     wasm::{
-        CancelFlag, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, SegmentContext, SourceStatus,
+        CancelFlag, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, SegmentContext, SegmentSnapshot,
+        SourceStatus,
     },
 };
 
@@ -129,8 +132,17 @@ fn stream_node(node: &TestNode) -> StreamNode {
         buffer_timeout: None,
         input_types: vec!["bytes".into(); node.inputs],
         output_type: Some("bytes".into()),
-        key_type: node.operator.is_guest().then(|| "bytes".into()),
-        states: Vec::new(),
+        key_type: matches!(&node.operator, Operator::Guest(kind) if kind == "Map").then(|| "bytes".into()),
+        states: match &node.operator {
+            Operator::Guest(kind) if kind == "Counts" => vec![StateDeclaration {
+                name: COUNTS.to_owned(),
+                kind: StateKind::OperatorList,
+                value_type: "bytes".to_owned(),
+                map_key_type: None,
+                time_to_live: None,
+            }],
+            _ => Vec::new(),
+        },
         generates_watermarks: node.generates_watermarks,
     }
 }
@@ -355,6 +367,9 @@ pub enum Call {
     BeginSplit(u32),
     EndSplit(u32),
     ProcessingTime,
+    Snapshot(CheckpointId),
+    Complete(CheckpointId),
+    Aborted(CheckpointId),
     EndInput(u32),
     Close,
 }
@@ -374,6 +389,14 @@ const TIMER_BYTES: usize = 16;
 /// Calls by segment's first node and subtask.
 pub type Calls = Arc<Mutex<BTreeMap<(u32, u32), Vec<Call>>>>;
 
+/// Name of the operator state in which "counts" keeps what it has counted.
+pub const COUNTS: &str = "counts";
+
+/// An operator that counts equal rows, over both its inputs, and appends the count to each.
+pub fn counts(id: u32, parallelism: u32) -> TestNode {
+    TestNode { operator: Operator::Guest("Counts".into()), inputs: 2, ..guest(id, parallelism) }
+}
+
 /// Operators in Rust that run as a plugin's would.
 #[derive(Clone)]
 pub struct TestPlugin {
@@ -392,6 +415,8 @@ struct TestSegment {
     polls: u32,
     rows: i64,
     split: Option<u32>,
+    /// How often rows came, of an operator that counts.
+    counts: Option<BTreeMap<Vec<u8>, u64>>,
 }
 
 impl Plugin for TestPlugin {
@@ -418,6 +443,11 @@ impl Plugin for TestPlugin {
             polls: 0,
             rows: 0,
             split: None,
+            counts: (!request.context.states.is_empty()).then(|| {
+                let kept = request.restore.lists.get(&0).into_iter().flatten();
+                let kept = kept.map(|element| element.split_first_chunk::<8>().unwrap());
+                kept.map(|(count, row)| (row.to_vec(), u64::from_le_bytes(*count))).collect()
+            }),
         };
         segment.note(Call::Open);
         Ok(Box::new(segment))
@@ -469,7 +499,12 @@ impl TestSegment {
             }
             Err(failure) => return Err(self.error(failure, node, row, "failed on purpose")),
         };
-        for payload in made {
+        for mut payload in made {
+            if let Some(counts) = &mut self.counts {
+                let count = counts.entry(payload.clone()).or_default();
+                *count += 1;
+                payload.extend_from_slice(&count.to_le_bytes());
+            }
             self.emit(node, row, &payload)?;
             let next = self.plugin.edges.iter().filter(|edge| edge.source == node && edge.partitioner.is_none());
             let next = next.map(|edge| edge.target).filter(|target| self.context.nodes.contains(target));
@@ -594,6 +629,26 @@ impl GuestSegment for TestSegment {
         Ok(())
     }
 
+    fn snapshot(&mut self, checkpoint_id: CheckpointId, _: bool) -> Result<SegmentSnapshot, GuestError> {
+        self.note(Call::Snapshot(checkpoint_id));
+        let mut lists = BTreeMap::new();
+        if let Some(counts) = &self.counts {
+            let elements = counts.iter().map(|(row, count)| [&count.to_le_bytes()[..], row].concat());
+            lists.insert(0, elements.collect());
+        }
+        Ok(SegmentSnapshot { keyed: None, keyed_bytes: 0, lists })
+    }
+
+    fn notify_checkpoint_complete(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError> {
+        self.note(Call::Complete(checkpoint_id));
+        Ok(())
+    }
+
+    fn notify_checkpoint_aborted(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError> {
+        self.note(Call::Aborted(checkpoint_id));
+        Ok(())
+    }
+
     fn end_input(&mut self, input: u32) -> Result<(), GuestError> {
         self.note(Call::EndInput(input));
         Ok(())
@@ -656,7 +711,7 @@ impl Connectors for TestConnectors {
         _connector: &ConnectorSpec,
         context: WriterContext,
     ) -> Result<Box<dyn SinkWriter>, ConnectorError> {
-        Ok(Box::new(TestWriter { context, collected: Arc::clone(&self.collected) }))
+        Ok(Box::new(TestWriter { context, collected: Arc::clone(&self.collected), uncommitted: Vec::new() }))
     }
 }
 
@@ -673,7 +728,8 @@ struct TestReader {
 
 impl SourceReader for TestReader {
     fn snapshot(&mut self) -> Vec<SourceSplit> {
-        todo!("connector helper")
+        let left: Vec<u8> = self.split.iter().copied().collect();
+        if left.is_empty() { Vec::new() } else { vec![SourceSplit(left)] }
     }
 
     fn add_split(&mut self, split: SourceSplit) -> Result<(), ConnectorError> {
@@ -765,17 +821,24 @@ fn row_position() -> &'static str {
 struct TestWriter {
     context: WriterContext,
     collected: Collected,
+    /// Rows since the last checkpoint.
+    uncommitted: Vec<Vec<u8>>,
 }
 
 impl SinkWriter for TestWriter {
-    fn prepare_commit(
-        &mut self,
-        _checkpoint_id: crate::base::stream_element::CheckpointId,
-    ) -> Result<Vec<Committable>, ConnectorError> {
-        todo!("connector helper")
+    fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError> {
+        if self.uncommitted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = std::mem::take(&mut self.uncommitted);
+        let committable = serde_json::json!([checkpoint_id, self.context.subtask_index, rows]);
+        Ok(vec![Committable(committable.to_string().into_bytes())])
     }
 
     fn write(&mut self, batch: &RecordBatch) -> Result<(), ConnectorError> {
+        if batch.kind == BatchKind::Rows {
+            self.uncommitted.extend(Rows::new(&batch.data).map(|row| row.unwrap().payload.to_vec()));
+        }
         let mut collected = self.collected.lock().unwrap();
         let rows = collected.entry((self.context.record_type_node(), self.context.subtask_index)).or_default();
         match batch.kind {
@@ -790,7 +853,9 @@ impl SinkWriter for TestWriter {
     }
 
     fn finish(&mut self) -> Result<Vec<Committable>, ConnectorError> {
-        Ok(vec![Committable(vec![u8::try_from(self.context.subtask_index).unwrap()])])
+        let rows = std::mem::take(&mut self.uncommitted);
+        let committable = serde_json::json!([u64::MAX, self.context.subtask_index, rows]);
+        Ok(vec![Committable(committable.to_string().into_bytes())])
     }
 }
 
@@ -857,7 +922,12 @@ impl Cluster {
             artifacts: Arc::new(|artifact| panic!("no artifact {}", artifact.name)),
             guest_stack_bytes: 512 << 10,
             clock: Clock::System,
-            events: Arc::new(move |event| sender.try_send(event).expect("the test reads its events")),
+            events: Arc::new(move |event| {
+                // Snapshots may still be written when a test has ended.
+                let sent = sender.try_send(event);
+                assert!(!matches!(sent, Err(TrySendError::Full(_))), "the test reads its events");
+            }),
+            snapshots: Arc::default(),
         };
         Self {
             services,
@@ -932,7 +1002,7 @@ impl Cluster {
         self.tasks[&attempt].split_assigned(SplitAnswer { attempt, node, assignment });
     }
 
-    fn assign_split(&mut self, request: SplitRequest) {
+    pub fn assign_split(&mut self, request: SplitRequest) {
         let subtask_index = request.attempt.execution_vertex.subtask_index;
         let assignment = match (self.enumerators.get_mut(&request.node), &mut self.splits) {
             (Some(enumerator), _) => enumerator.next_split(subtask_index).unwrap(),

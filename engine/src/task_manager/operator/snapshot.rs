@@ -1,0 +1,506 @@
+//! State of a task's operators on its way to a checkpoint and back.
+//!
+//! A snapshot is taken on the task's thread, between two batches, head to tail where rows
+//! are completed and tail to head where state is taken; what is large is written by
+//! somebody else ([`KeyedPart`]). State that is restored was read from its files before
+//! ([`RestoredOperators`]), as that may wait.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+
+use super::{
+    Backpressure, OperatorChain, OperatorError,
+    operator_chain::{ChainNode, NodeKind},
+};
+use crate::{
+    base::{
+        clock::Timestamp,
+        key_group::key_group_range,
+        stream_element::{
+            CheckpointBarrier, CheckpointId, CheckpointOptions, SnapshotLocation, StopMode, StreamElement,
+        },
+    },
+    checkpoint::{
+        CheckpointStorage, CheckpointStorageError, DistributionMode, KeyedStateHandle, KeyedStatePart,
+        OperatorListState, OperatorSubtaskState, StateData, TaskRestore,
+    },
+    graph::{
+        job_graph::ChainedOperator,
+        stream_graph::{StateDeclaration, StateKind},
+    },
+    state::KeyedStateSnapshot,
+    task_manager::operator::TaskContext,
+    wasm::{RestoredKeyGroup, SegmentRestore, SegmentSnapshot},
+};
+
+/// State that operators go on from, with what its files hold.
+#[derive(Debug)]
+pub struct RestoredOperators {
+    /// Where the files are.
+    location: SnapshotLocation,
+    operators: BTreeMap<u32, Vec<RestoredState>>,
+}
+
+/// What was kept of one subtask of an operator.
+#[derive(Debug)]
+struct RestoredState {
+    state: OperatorSubtaskState,
+    /// By part of the keyed state.
+    parts: Vec<Bytes>,
+}
+
+impl RestoredOperators {
+    /// Reads all files. May take as long as the store takes.
+    ///
+    /// # Errors
+    /// Returns an error if a file is missing or damaged.
+    pub fn read(restore: TaskRestore) -> Result<Self, CheckpointStorageError> {
+        let storage = CheckpointStorage::open(restore.location.clone())?;
+        let mut operators = BTreeMap::new();
+        for (node, states) in restore.operators {
+            let mut restored = Vec::with_capacity(states.len());
+            for state in states {
+                let parts = state.keyed.iter().flat_map(|keyed| &keyed.parts).map(|part| match &part.data {
+                    StateData::Inline(bytes) => Ok(Bytes::copy_from_slice(bytes)),
+                    StateData::File(file) => storage.read(file),
+                });
+                let parts = parts.collect::<Result<_, _>>()?;
+                restored.push(RestoredState { state, parts });
+            }
+            operators.insert(node, restored);
+        }
+        Ok(Self { location: restore.location, operators })
+    }
+
+    fn of(&self, node: u32) -> &[RestoredState] {
+        self.operators.get(&node).map_or(&[], Vec::as_slice)
+    }
+
+    /// The least watermark that the operator had anywhere.
+    fn watermark(&self, node: u32) -> Option<Timestamp> {
+        let watermarks = self.of(node).iter().map(|restored| restored.state.watermark);
+        watermarks.min().flatten().map(Timestamp)
+    }
+}
+
+/// A declared state of an operator, and where it is among those of the segment.
+#[derive(Debug)]
+struct ListState {
+    node: u32,
+    place: usize,
+    declaration: StateDeclaration,
+    mode: DistributionMode,
+}
+
+/// How the keyed state of an operator was declared.
+#[derive(Clone, Debug)]
+struct KeyedDeclaration {
+    key_groups: (u32, u32),
+    key_type: String,
+    states: Vec<StateDeclaration>,
+}
+
+/// What the parts of a checkpoint's handles are, as they were written.
+type WrittenParts = Arc<Mutex<BTreeMap<CheckpointId, Vec<KeyedStatePart>>>>;
+
+/// What a node of the chain keeps for its snapshots.
+#[derive(Debug, Default)]
+pub(super) struct NodeState {
+    /// The operator that rows enter.
+    node: u32,
+    /// It keeps something, for which its watermark counts.
+    is_stateful: bool,
+    keyed: Option<KeyedDeclaration>,
+    lists: Vec<ListState>,
+    /// Where `base` is; none: the next snapshot holds all.
+    location: Option<SnapshotLocation>,
+    /// Parts that the next snapshot may build upon.
+    base: Vec<KeyedStatePart>,
+    written: WrittenParts,
+    /// From which the operator goes on.
+    watermark: Option<Timestamp>,
+}
+
+fn distribution_mode(kind: StateKind) -> Option<DistributionMode> {
+    match kind {
+        StateKind::OperatorList => Some(DistributionMode::Split),
+        StateKind::OperatorUnionList => Some(DistributionMode::Union),
+        StateKind::Broadcast => Some(DistributionMode::Broadcast),
+        StateKind::Value | StateKind::List | StateKind::Map | StateKind::Reducing | StateKind::Aggregating => None,
+    }
+}
+
+/// True if values of one state can be taken for those of another.
+fn is_compatible(kept: &StateDeclaration, declared: &StateDeclaration) -> bool {
+    kept.kind == declared.kind
+        && kept.value_type == declared.value_type
+        && kept.map_key_type == declared.map_key_type
+        && kept.time_to_live.is_some() == declared.time_to_live.is_some()
+}
+
+/// Finds the state of a name among those declared; none if it is not declared any more.
+fn find_state(
+    node: u32,
+    kept: &StateDeclaration,
+    declared: &[StateDeclaration],
+) -> Result<Option<usize>, OperatorError> {
+    let Some(place) = declared.iter().position(|state| state.name == kept.name) else { return Ok(None) };
+    if is_compatible(kept, &declared[place]) {
+        return Ok(Some(place));
+    }
+    let message = format!(
+        "state \"{}\" was kept as {} of {}, and is declared as {} of {}; declare it as it was, or under another name",
+        kept.name,
+        kind_name(kept),
+        kept.value_type,
+        kind_name(&declared[place]),
+        declared[place].value_type,
+    );
+    Err(OperatorError::Restore { node, message })
+}
+
+fn kind_name(state: &StateDeclaration) -> String {
+    let kind = match state.kind {
+        StateKind::Value => "value",
+        StateKind::List => "list",
+        StateKind::Map => "map",
+        StateKind::Reducing => "reducing state",
+        StateKind::Aggregating => "aggregating state",
+        StateKind::Broadcast => "broadcast state",
+        StateKind::OperatorList => "operator list",
+        StateKind::OperatorUnionList => "operator union list",
+    };
+    let lives = if state.time_to_live.is_some() { " with a time to live" } else { "" };
+    format!("{kind}{lives}")
+}
+
+impl NodeState {
+    /// Of the operators of a segment, with what they go on from.
+    ///
+    /// # Errors
+    /// Returns an error if a state was kept as another type.
+    pub(super) fn open<'a>(
+        operators: impl Iterator<Item = &'a ChainedOperator> + Clone,
+        context: &TaskContext,
+        restored: Option<&RestoredOperators>,
+        is_incremental: bool,
+    ) -> Result<(Self, SegmentRestore), OperatorError> {
+        let head = &operators.clone().next().expect("a segment has an operator").node;
+        let range = key_group_range(context.subtask_index, context.max_parallelism, context.parallelism);
+        let keyed = head.key_type.as_ref().map(|key_type| KeyedDeclaration {
+            key_groups: (*range.start(), *range.end()),
+            key_type: key_type.clone(),
+            states: head.states.clone(),
+        });
+        let mut lists = Vec::new();
+        let mut place = 0;
+        for node in operators.map(|operator| &operator.node) {
+            for declaration in &node.states {
+                if let Some(mode) = distribution_mode(declaration.kind) {
+                    lists.push(ListState { node: node.id, place, declaration: declaration.clone(), mode });
+                }
+                place += 1;
+            }
+        }
+        let is_stateful = keyed.is_some() || !lists.is_empty();
+        let mut state = Self { node: head.id, is_stateful, keyed, lists, ..Self::default() };
+        let mut restore = SegmentRestore { is_incremental, ..SegmentRestore::default() };
+        if let Some(restored) = restored {
+            state.restore_keyed(restored, &mut restore)?;
+            state.restore_lists(restored, &mut restore)?;
+            state.watermark = restored.watermark(head.id).filter(|_| is_stateful);
+        }
+        Ok((state, restore))
+    }
+
+    fn restore_keyed(&mut self, from: &RestoredOperators, to: &mut SegmentRestore) -> Result<(), OperatorError> {
+        let handles = from.of(self.node).iter().filter_map(|kept| Some((kept.state.keyed.as_ref()?, &kept.parts)));
+        let handles: Vec<_> = handles.collect();
+        if handles.is_empty() {
+            return Ok(());
+        }
+        let node = self.node;
+        let Some(declared) = &self.keyed else {
+            let message = "it has keyed state, but is not behind key_by any more; allow non-restored state, or \
+                           give the operator another uid";
+            return Err(OperatorError::Restore { node, message: message.to_owned() });
+        };
+        for (handle, parts) in &handles {
+            if handle.key_type != declared.key_type {
+                let (kept, now) = (&handle.key_type, &declared.key_type);
+                let message = format!("its keys were of type {kept}, and are of type {now}; key by what it was");
+                return Err(OperatorError::Restore { node, message });
+            }
+            let states = handle.states.iter().map(|kept| match distribution_mode(kept.kind) {
+                Some(_) => Ok(None),
+                None => find_state(node, kept, &declared.states),
+            });
+            let states: Arc<[Option<usize>]> = states.collect::<Result<_, _>>()?;
+            for (part, data) in handle.parts.iter().zip(parts.iter()) {
+                for section in &part.sections {
+                    if section.key_group < declared.key_groups.0 || declared.key_groups.1 < section.key_group {
+                        continue;
+                    }
+                    let end = section.offset.saturating_add(section.bytes);
+                    let range = usize::try_from(section.offset).ok().zip(usize::try_from(end).ok());
+                    let range = range.filter(|(start, end)| start <= end && *end <= data.len());
+                    let Some((start, end)) = range else {
+                        let message = format!("key group {} ends behind the end of its file", section.key_group);
+                        return Err(OperatorError::Restore { node, message });
+                    };
+                    to.key_groups.push(RestoredKeyGroup {
+                        key_group: section.key_group,
+                        content: data.slice(start..end),
+                        states: Arc::clone(&states),
+                    });
+                }
+            }
+        }
+        let [(handle, _)] = handles[..] else { return Ok(()) };
+        if handle.key_groups == declared.key_groups && handle.states == declared.states && to.is_incremental {
+            self.location = Some(from.location.clone());
+            self.base.clone_from(&handle.parts);
+            to.part_bytes = handle.parts.iter().map(|part| part.data.bytes()).collect();
+        }
+        Ok(())
+    }
+
+    fn restore_lists(&self, from: &RestoredOperators, to: &mut SegmentRestore) -> Result<(), OperatorError> {
+        for list in &self.lists {
+            for kept in from.of(list.node).iter().flat_map(|kept| &kept.state.lists) {
+                let declared = std::slice::from_ref(&list.declaration);
+                if find_state(list.node, &kept.declaration, declared)?.is_some() {
+                    to.lists.entry(list.place).or_default().extend(kept.elements.iter().cloned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn written(&self) -> MutexGuard<'_, BTreeMap<CheckpointId, Vec<KeyedStatePart>>> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if a snapshot of these options cannot build upon the last one.
+    fn is_full(&self, options: &CheckpointOptions) -> bool {
+        let elsewhere = self.location.as_ref().is_some_and(|location| *location != options.location);
+        options.is_full || options.kind.is_savepoint() || elsewhere
+    }
+
+    /// What was written for the checkpoint is what the next one builds upon.
+    fn confirm(&mut self, checkpoint_id: CheckpointId, location: &SnapshotLocation) {
+        let parts = self.written().remove(&checkpoint_id);
+        if let Some(parts) = parts {
+            self.base = parts;
+            self.location = Some(location.clone());
+        }
+        self.written().retain(|id, _| checkpoint_id < *id);
+    }
+}
+
+/// Keyed state of an operator that is still to be written.
+pub struct KeyedPart {
+    /// The operator.
+    pub node: u32,
+    /// Its state.
+    pub snapshot: KeyedStateSnapshot,
+    /// How large it is, about.
+    pub bytes: u64,
+    declaration: KeyedDeclaration,
+    base: Vec<KeyedStatePart>,
+    written: WrittenParts,
+}
+
+impl KeyedPart {
+    /// The handle, once the snapshot was written as `part`. None if there is no state.
+    pub fn into_handle(
+        declaration: KeyedPartRest,
+        checkpoint_id: CheckpointId,
+        part: KeyedStatePart,
+        is_full: bool,
+    ) -> Option<KeyedStateHandle> {
+        let KeyedPartRest { declaration, base, written } = declaration;
+        let mut parts = if is_full { Vec::new() } else { base };
+        if !part.sections.is_empty() {
+            parts.push(part);
+        }
+        written.lock().unwrap_or_else(PoisonError::into_inner).insert(checkpoint_id, parts.clone());
+        let KeyedDeclaration { key_groups, key_type, states } = declaration;
+        (!parts.is_empty()).then_some(KeyedStateHandle { key_groups, key_type, states, parts })
+    }
+
+    /// Takes the snapshot out, which is used up as it is written.
+    pub fn split(self) -> (KeyedStateSnapshot, KeyedPartRest) {
+        (self.snapshot, KeyedPartRest { declaration: self.declaration, base: self.base, written: self.written })
+    }
+}
+
+/// What a [`KeyedPart`] is without its snapshot.
+pub struct KeyedPartRest {
+    declaration: KeyedDeclaration,
+    base: Vec<KeyedStatePart>,
+    written: WrittenParts,
+}
+
+/// State of all operators of a task at one moment, but for what is still to be written.
+pub struct ChainSnapshot {
+    /// By node; operators without state are in here, too.
+    pub operators: BTreeMap<u32, OperatorSubtaskState>,
+    /// To be written.
+    pub keyed: Vec<KeyedPart>,
+    /// All input was processed.
+    pub is_finished: bool,
+}
+
+impl OperatorChain {
+    /// Completes what sinks wrote so far, and what was put aside.
+    ///
+    /// # Errors
+    /// Returns an error if an output cannot be written.
+    pub fn prepare_snapshot(&mut self, checkpoint_id: CheckpointId) -> Result<(), OperatorError> {
+        for node in &mut self.nodes {
+            if let NodeKind::Sink(sink) = &mut node.kind {
+                sink.prepare_commit(checkpoint_id)?;
+            }
+        }
+        self.flush_row_errors()
+    }
+
+    /// Sends an element that is not rows to all consumers, behind all rows.
+    ///
+    /// # Errors
+    /// Returns an error if the task is told to stop.
+    pub fn broadcast(
+        &mut self,
+        element: &StreamElement,
+        backpressure: &mut dyn Backpressure,
+    ) -> Result<(), OperatorError> {
+        for outputs in self.nodes.iter_mut().filter_map(ChainNode::outputs) {
+            outputs.broadcast(element);
+            outputs.send_pending(backpressure)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the state of all operators, the last of the chain first.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails.
+    pub fn take_snapshot(&mut self, barrier: &CheckpointBarrier) -> Result<ChainSnapshot, OperatorError> {
+        let id = barrier.checkpoint_id;
+        let mut snapshot = ChainSnapshot {
+            operators: BTreeMap::new(),
+            keyed: Vec::new(),
+            is_finished: self.is_ended() && self.stop_mode() == StopMode::Drain,
+        };
+        for place in (0..self.nodes.len()).rev() {
+            let node = &mut self.nodes[place];
+            match &mut node.kind {
+                NodeKind::Source(source) => {
+                    let splits = source.reader.borrow_mut().snapshot();
+                    let state = OperatorSubtaskState { splits, ..OperatorSubtaskState::default() };
+                    snapshot.operators.insert(source.node, state);
+                }
+                NodeKind::Sink(sink) => {
+                    let committables = sink.uncommitted();
+                    let state = OperatorSubtaskState { committables, ..OperatorSubtaskState::default() };
+                    snapshot.operators.insert(sink.node, state);
+                }
+                NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) => {
+                    let is_full = node.state.is_full(&barrier.options);
+                    let taken = segment.snapshot(id, is_full);
+                    let taken = taken.map_err(|error| self.guest_failed(error, None))?;
+                    self.keep_segment(place, taken, &mut snapshot);
+                }
+                NodeKind::Finished(_) => {}
+            }
+        }
+        Ok(snapshot)
+    }
+
+    fn keep_segment(&mut self, place: usize, taken: SegmentSnapshot, snapshot: &mut ChainSnapshot) {
+        let node = &self.nodes[place];
+        let state = &node.state;
+        let mut lists = taken.lists;
+        for list in &state.lists {
+            let elements = lists.remove(&list.place).unwrap_or_default();
+            let kept = OperatorListState { declaration: list.declaration.clone(), mode: list.mode, elements };
+            snapshot.operators.entry(list.node).or_default().lists.push(kept);
+        }
+        if state.is_stateful {
+            let watermark = node.combined.watermark();
+            let head = snapshot.operators.entry(state.node).or_default();
+            head.watermark = (watermark != Timestamp::MIN).then_some(watermark.0);
+        }
+        if let (Some(keyed), Some(declaration)) = (taken.keyed, &state.keyed) {
+            snapshot.keyed.push(KeyedPart {
+                node: state.node,
+                snapshot: keyed,
+                bytes: taken.keyed_bytes,
+                declaration: declaration.clone(),
+                base: state.base.clone(),
+                written: Arc::clone(&state.written),
+            });
+        }
+    }
+
+    /// A checkpoint that was taken is complete: its sinks' output is visible, or will be.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails.
+    pub fn notify_checkpoint_complete(
+        &mut self,
+        checkpoint_id: CheckpointId,
+        location: &SnapshotLocation,
+    ) -> Result<(), OperatorError> {
+        for place in (0..self.nodes.len()).rev() {
+            let node = &mut self.nodes[place];
+            node.state.confirm(checkpoint_id, location);
+            match &mut node.kind {
+                NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) => {
+                    let notified = segment.notify_checkpoint_complete(checkpoint_id);
+                    notified.map_err(|error| self.guest_failed(error, None))?;
+                }
+                NodeKind::Sink(sink) => sink.committed(checkpoint_id),
+                NodeKind::Source(_) | NodeKind::Finished(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A checkpoint that was taken was given up.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails.
+    pub fn notify_checkpoint_aborted(&mut self, checkpoint_id: CheckpointId) -> Result<(), OperatorError> {
+        for place in (0..self.nodes.len()).rev() {
+            if let NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) = &mut self.nodes[place].kind {
+                let notified = segment.notify_checkpoint_aborted(checkpoint_id);
+                notified.map_err(|error| self.guest_failed(error, None))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes operators to the watermarks that they had, before any row.
+    ///
+    /// # Errors
+    /// Returns an error if an operator fails or the task is told to stop.
+    pub fn restore_watermarks(&mut self, backpressure: &mut dyn Backpressure) -> Result<(), OperatorError> {
+        for place in 0..self.nodes.len() {
+            let node = &mut self.nodes[place];
+            let Some(watermark) = node.state.watermark.take() else { continue };
+            node.combined.restore(watermark);
+            if let NodeKind::Segment(segment) = &mut node.kind {
+                let processed = segment.process_watermark(watermark);
+                processed.map_err(|error| self.guest_failed(error, None))?;
+                self.drain(place, backpressure)?;
+            }
+        }
+        Ok(())
+    }
+}
