@@ -8,7 +8,7 @@ CARGO ?= cargo
 PLUGINS := $(notdir $(wildcard plugins/*))
 ENGINE := target/release/engine
 
-.PHONY: demo build engine plugins test lint fmt bench bench-flink flink-cli fuzz
+.PHONY: demo build engine plugins test lint fmt bench bench-flink flink-cli fuzz faults
 
 demo: build
 	@rm -rf target/demo && mkdir -p target/demo
@@ -58,3 +58,9 @@ flink-cli: build
 # Each target for FUZZ_SECONDS, 60 by default.
 fuzz:
 	scripts/fuzz.sh
+
+# Kills jobs until FAULTS_KILLS processes were killed, and damages FAULTS_DAMAGES checkpoints.
+FAULTS_KILLS ?= 1000
+FAULTS_DAMAGES ?= 60
+faults: build
+	target/release/faults --kills $(FAULTS_KILLS) --damages $(FAULTS_DAMAGES)

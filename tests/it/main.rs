@@ -11,5 +11,6 @@ mod restarts;
 mod hostile;
 mod cluster;
 mod event_time;
+mod exactly_once;
 mod operators;
 mod wire;

@@ -23,7 +23,13 @@ use super::{
     CheckpointMetadata, StateFile,
     metadata_format::{self, FormatError},
 };
-use crate::base::stream_element::{CheckpointId, SnapshotLocation};
+use crate::{
+    base::{
+        failpoint,
+        stream_element::{CheckpointId, SnapshotLocation},
+    },
+    failpoint,
+};
 
 /// Name of the file that makes a directory a checkpoint or savepoint.
 const METADATA: &str = "_metadata";
@@ -195,7 +201,11 @@ impl CheckpointStorage {
             bytes: 0,
             checksum: crc32fast::Hasher::new(),
         };
-        match content(&mut upload).and_then(|()| upload.complete()) {
+        let written = failpoint!("checkpoint.file.write")
+            .and_then(|()| content(&mut upload))
+            .and_then(|()| upload.complete())
+            .and_then(|()| failpoint!("checkpoint.file.written"));
+        match written {
             Ok(()) => {
                 let (bytes, checksum) = (upload.bytes, upload.checksum);
                 Ok(StateFile { path: path.to_owned(), bytes, crc32: checksum.finalize() })
@@ -244,7 +254,13 @@ impl CheckpointStorage {
     pub fn store_metadata(&self, metadata: &CheckpointMetadata) -> Result<u64, CheckpointStorageError> {
         let checkpoint = (!metadata.kind.is_savepoint()).then_some(metadata.checkpoint_id);
         let encoded = metadata_format::encode(metadata);
-        let file = self.write(&metadata_path(checkpoint), &mut |out| out.write_all(&encoded))?;
+        let path = metadata_path(checkpoint);
+        let io = |source| CheckpointStorageError::Io { action: "write", path: self.shown(&path), source };
+        failpoint!("checkpoint.metadata.store").map_err(io)?;
+        let file = self.write(&path, &mut |out| {
+            failpoint::write("checkpoint.metadata.write", &encoded, |bytes| out.write_all(bytes))
+        })?;
+        failpoint!("checkpoint.metadata.stored").map_err(io)?;
         Ok(file.bytes)
     }
 
@@ -365,7 +381,9 @@ impl CheckpointStorage {
     /// Returns an error if the store fails.
     pub fn delete_metadata(&self, checkpoint: CheckpointId) -> Result<(), CheckpointStorageError> {
         let path = metadata_path(Some(checkpoint));
+        failpoint!("checkpoint.metadata.delete", infallible);
         self.delete(&path)?;
+        failpoint!("checkpoint.metadata.deleted", infallible);
         let Some(directory) = &self.directory else { return Ok(()) };
         // After a crash it must not be there again, with its files gone.
         let io = |source| CheckpointStorageError::Io { action: "delete", path: self.shown(&path), source };
@@ -384,6 +402,7 @@ impl CheckpointStorage {
     /// Returns an error if the store fails.
     pub fn delete(&self, path: &str) -> Result<(), CheckpointStorageError> {
         let in_store = self.path(path)?;
+        failpoint!("checkpoint.file.delete", infallible);
         match self.runtime(path)?.block_on(self.store.delete(&in_store)) {
             Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.error("delete", path, &error)),
@@ -395,6 +414,7 @@ impl CheckpointStorage {
     /// # Errors
     /// Returns an error if the store fails.
     pub fn delete_all(&self) -> Result<(), CheckpointStorageError> {
+        failpoint!("checkpoint.delete-all", infallible);
         let removed = match &self.directory {
             Some(directory) => fs::remove_dir_all(directory),
             None => self.runtime("")?.block_on(self.delete_listed()).map_err(|error| cause(&error)),

@@ -3,7 +3,17 @@
 //! A source is a [`SplitEnumerator`] in the JobMaster, which deals splits, and a
 //! [`SourceReader`] in each task, which reads them. A sink is a [`SinkWriter`] in
 //! each task and a [`SinkCommitter`] in the JobMaster, which makes the output
-//! visible when the job has finished.
+//! visible when a checkpoint is complete, or when a job without checkpoints has finished.
+//!
+//! | connector                     | after a failure, from a checkpoint                              |
+//! |-------------------------------|-----------------------------------------------------------------|
+//! | sources `file`, `sequence`, `nexmark` | go on with the row behind the last one before the checkpoint |
+//! | sources `socket`, `stdin`     | go on with what comes then: what was read behind the checkpoint is lost |
+//! | sink `file`                   | each row stands in it once                                      |
+//! | sinks `print`, `socket`       | rows behind the checkpoint come again: each at least once       |
+//!
+//! A file of a source must stay as it is until its job has ended; rows may be put behind its end.
+//! A row that was refused may be refused again after a failure.
 //!
 //! Options of the sources:
 //!
@@ -34,7 +44,7 @@
 //!
 //! | name      | option    | value                                          |
 //! |-----------|-----------|------------------------------------------------|
-//! | `file`    | `path`    | a new or empty directory                       |
+//! | `file`    | `path`    | a new or empty directory, or the one that a checkpoint was written with |
 //! | `print`   | `stream`  | `stdout` (default), `stderr`                   |
 //! |           | `prefix`  | text before each row                           |
 //! | `socket`  | `address` | `host:port` to connect to, from each subtask   |

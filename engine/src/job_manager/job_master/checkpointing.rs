@@ -24,6 +24,7 @@ use crate::{
         rpc::Address,
         task_executor::{TaskExecutorMessage, TriggerCheckpoint},
     },
+    failpoint,
 };
 
 /// A checkpoint, dealt to the parts of the job.
@@ -63,6 +64,7 @@ impl JobMaster {
             };
             let begun = self.checkpoints.begin(request, &self.job_graph, participants, now);
             // Before the triggers: a split that is dealt from here on comes to its task behind the barrier.
+            failpoint!("checkpoint.begun", infallible);
             let coordinators = self.coordinators.snapshot(begun.id);
             self.checkpoints.set_coordinators(begun.id, coordinators);
             for vertex in plan.to_trigger {
@@ -119,6 +121,7 @@ impl JobMaster {
                 self.checkpoint_store.begin(task);
             }
             Effect::Completed(parts) => {
+                failpoint!("checkpoint.complete", infallible);
                 if let Err(error) = self.coordinators.checkpoint_completed(parts) {
                     // Restoring the checkpoint commits it again.
                     self.fail_recoverably(error.into_failure(), now);
@@ -126,6 +129,7 @@ impl JobMaster {
                 failpoint!("checkpoint.committed", infallible);
             }
             Effect::NotifyComplete(id, attempts) => {
+                failpoint!("checkpoint.notify", infallible);
                 for attempt in attempts {
                     self.tell_attempt(attempt, TaskExecutorMessage::NotifyCheckpointComplete(attempt, id));
                 }
@@ -278,6 +282,7 @@ impl JobMaster {
             );
             return Err(checkpoint_failure("checkpoint-damaged", message, Recoverability::Unrecoverable));
         }
+        failpoint!("restore.loaded", infallible);
         self.checkpoints.recover(readable, last_id);
         self.checkpoints.forget_damaged(damaged.into_iter().map(|(id, _)| id).collect());
         Ok(())

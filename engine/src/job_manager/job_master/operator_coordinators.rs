@@ -28,6 +28,7 @@ use crate::{
         stream_graph::{ConnectorSpec, Operator},
     },
     protocol::job_master::{FailureCause, Recoverability},
+    failpoint,
 };
 
 /// Splits of one source that are remembered; a source that dealt more restarts as a whole.
@@ -356,7 +357,10 @@ impl OperatorCoordinators {
             .next_split(task.subtask_index)
             .map_err(|error| CoordinatorError::NextSplit { operator: source.use_.operator.clone(), source: error })?;
         match &assignment {
-            SplitAssignment::Split(split) => source.dealt.remember(self.last_snapshot, task.subtask_index, split),
+            SplitAssignment::Split(split) => {
+                failpoint!("source.dealt", infallible);
+                source.dealt.remember(self.last_snapshot, task.subtask_index, split);
+            }
             SplitAssignment::Wait(_) | SplitAssignment::NoMoreSplits => {}
         }
         Ok(assignment)

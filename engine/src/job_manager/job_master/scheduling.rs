@@ -27,6 +27,7 @@ use crate::{
         rpc::Address,
         task_executor::{JobInformation, TaskDeployment, TaskExecutorMessage},
     },
+    failpoint,
 };
 
 /// Time after which a deployed attempt must stand in its TaskExecutor's heartbeats.
@@ -67,6 +68,7 @@ impl JobMaster {
                 let information = TaskExecutorMessage::JobInformation(Box::new(self.job_information()));
                 self.send_to_task_executor(&task_executor, information);
             }
+            failpoint!("task.deploy", infallible);
             let (partitions, gates) = self.graph.deployment(*vertex);
             let attempt = self.graph.vertex(*vertex).current().attempt();
             let restore = self.restores.remove(vertex);

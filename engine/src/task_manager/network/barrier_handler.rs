@@ -14,6 +14,7 @@ use std::{
 use crate::{
     base::stream_element::{CheckpointBarrier, CheckpointId, CheckpointingMode},
     protocol::job_master::CheckpointFailureReason,
+    failpoint,
 };
 
 /// Checkpoints whose barriers are counted at once, and those remembered as given up.
@@ -195,6 +196,7 @@ impl CheckpointBarrierHandler {
                 return;
             }
         }
+        failpoint!("barrier.first", infallible);
         let arrived = vec![false; self.ended.len()];
         self.pending.insert(id, Alignment { barrier, arrived, begun: now, processed_bytes: 0, is_aborted });
         if PENDING_MAX < self.pending.len() {
@@ -211,6 +213,7 @@ impl CheckpointBarrierHandler {
             if alignment.is_aborted {
                 continue;
             }
+            failpoint!("barrier.aligned", infallible);
             let blocked = self.blocked(&alignment);
             let Alignment { barrier, begun, processed_bytes, .. } = alignment;
             let alignment = now.saturating_sub(begun);

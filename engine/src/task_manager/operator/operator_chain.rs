@@ -39,6 +39,7 @@ use crate::{
     state::{StateDescriptor, StateShape, TimeDomain},
     task_manager::network::{CombinedWatermark, GateElement, ResultPartition, StatusWatermarkValve, ValveOutput},
     wasm::{CancelFlag, GuestError, Replay, SandboxLimits, SegmentContext, SourceStatus},
+    failpoint,
 };
 
 /// Pause before a source of a plugin that had nothing is polled again.
@@ -255,6 +256,7 @@ impl OperatorChain {
     ) -> Result<SourcePoll, OperatorError> {
         let NodeKind::Source(source) = &mut self.nodes[place].kind else { unreachable!("asked for a native source") };
         let polled = source.reader.borrow_mut().poll(max_bytes);
+        failpoint!("source.polled", infallible);
         let output = polled.map_err(|error| {
             // A row that could not be put aside fails the reader too; the cause is the file.
             let failure = self.row_errors.borrow_mut().take_failure();

@@ -35,6 +35,7 @@ use crate::{
     state::KeyedStateSnapshot,
     task_manager::operator::TaskContext,
     wasm::{RestoredKeyGroup, SegmentRestore, SegmentSnapshot},
+    failpoint,
 };
 
 /// State that operators go on from, with what its files hold.
@@ -401,6 +402,7 @@ impl OperatorChain {
             let node = &mut self.nodes[place];
             match &mut node.kind {
                 NodeKind::Source(source) => {
+                    failpoint!("task.snapshot.source", infallible);
                     let splits = source.reader.borrow_mut().snapshot();
                     let state = OperatorSubtaskState { splits, ..OperatorSubtaskState::default() };
                     snapshot.operators.insert(source.node, state);
@@ -412,6 +414,7 @@ impl OperatorChain {
                 }
                 NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) => {
                     let is_full = node.state.is_full(&barrier.options);
+                    failpoint!("task.snapshot.plugin", infallible);
                     let taken = segment.snapshot(id, is_full);
                     let taken = taken.map_err(|error| self.guest_failed(error, None))?;
                     self.keep_segment(place, taken, &mut snapshot);
@@ -459,6 +462,7 @@ impl OperatorChain {
     ) -> Result<(), OperatorError> {
         for place in (0..self.nodes.len()).rev() {
             let node = &mut self.nodes[place];
+            failpoint!("task.notify", infallible);
             node.state.confirm(checkpoint_id, location);
             match &mut node.kind {
                 NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) => {

@@ -25,6 +25,7 @@ use crate::{
         TaskEvent, TaskEventSink,
         operator::{ChainSnapshot, KeyedPart},
     },
+    failpoint,
 };
 
 /// Threads that write: stores wait, but state has to be encoded, too.
@@ -94,6 +95,7 @@ fn decline(job: &SnapshotJob, message: String) {
 }
 
 fn run(mut job: SnapshotJob) {
+    failpoint!("snapshot.write", infallible);
     let keyed = std::mem::take(&mut job.snapshot.keyed);
     // A panic of the engine must not end the writer of all tasks.
     let written = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| write_all(&job, keyed)));
@@ -102,6 +104,7 @@ fn run(mut job: SnapshotJob) {
         Ok(Err(error)) => return decline(&job, describe(&error)),
         Err(_) => return decline(&job, "writing a snapshot ended in a panic, which is a bug".to_owned()),
     };
+    failpoint!("snapshot.written", infallible);
     for (node, handle) in handles {
         job.snapshot.operators.entry(node).or_default().keyed = handle;
     }
@@ -115,6 +118,7 @@ fn run(mut job: SnapshotJob) {
         state: TaskStateSnapshot { operators, is_finished: job.snapshot.is_finished },
         metrics: CheckpointMetrics { async_us, ..job.metrics },
     })));
+    failpoint!("snapshot.acknowledged", infallible);
 }
 
 fn describe(error: &CheckpointStorageError) -> String {

@@ -35,6 +35,7 @@ use crate::{
         network::{AlignedCheckpoint, BarrierAction, CheckpointBarrierHandler, GateElement, GateError, InputGates},
         operator::{Interrupted, OperatorChain, OperatorError, SourcePoll, TaskCounters},
     },
+    failpoint,
 };
 
 /// Bytes that a source is asked for at once: enough rows that entering a guest
@@ -168,6 +169,7 @@ pub(super) struct TaskLoop<'a> {
 
 impl TaskLoop<'_> {
     pub(super) fn run(&mut self) -> Result<Finished, LoopError> {
+        failpoint!("task.start", infallible);
         self.chain.restore_watermarks(self.mailbox)?;
         self.chain.end_finished_sources(self.mailbox)?;
         loop {
@@ -195,6 +197,7 @@ impl TaskLoop<'_> {
                 }
             }
             if self.ending.may_close() && self.gates.open_channels() == 0 {
+                failpoint!("task.finish", infallible);
                 return Ok(self.chain.finish(self.mailbox)?);
             }
             self.unpublished |= progress;
@@ -296,11 +299,15 @@ impl TaskLoop<'_> {
             self.end_sources()?;
         }
         let begun = self.clock.monotonic();
+        failpoint!("task.snapshot", infallible);
         self.chain.prepare_snapshot(checkpoint_id)?;
+        failpoint!("task.snapshot.prepared", infallible);
         let prepared = self.clock.monotonic() - begun;
         self.chain.broadcast(&StreamElement::CheckpointBarrier(barrier.clone()), self.mailbox)?;
+        failpoint!("task.snapshot.barrier-sent", infallible);
         let sent = self.clock.monotonic();
         let snapshot = self.chain.take_snapshot(&barrier)?;
+        failpoint!("task.snapshot.taken", infallible);
         let taken = self.clock.monotonic();
 
         let location = barrier.options.location.clone();
@@ -343,6 +350,7 @@ impl TaskLoop<'_> {
         self.ending.complete(checkpoint_id);
         if let Some(taken) = self.taken.remove(&checkpoint_id) {
             self.chain.notify_checkpoint_complete(checkpoint_id, &taken.location)?;
+            failpoint!("task.notified", infallible);
         }
         self.taken.retain(|id, _| checkpoint_id < *id);
         Ok(())
@@ -374,6 +382,7 @@ impl TaskLoop<'_> {
     }
 
     fn end_data(&mut self) -> Result<(), OperatorError> {
+        failpoint!("task.end-of-data", infallible);
         self.ending.data_ended = true;
         self.chain.end_data(self.mailbox)
     }

@@ -57,6 +57,7 @@ use crate::{
         },
         job_master::{AcknowledgeCheckpoint, CheckpointFailureReason, SnapshotRequest, TakenSnapshot},
     },
+    failpoint,
 };
 
 /// Given-up checkpoints whose late acknowledgements are recognised.
@@ -551,6 +552,7 @@ impl CheckpointCoordinator {
         self.statistics.acknowledged(id, task, SubtaskCheckpointDetails { acknowledged: now, sizes, metrics });
         let pending = self.pending.get_mut(&id).expect("found above");
         pending.acknowledged.insert(task, state);
+        failpoint!("checkpoint.acknowledged", infallible);
         if pending.acknowledged.len() == pending.attempts.len() {
             self.store(id, job);
         }
@@ -590,6 +592,7 @@ impl CheckpointCoordinator {
 
     /// All parts are there.
     fn store(&mut self, id: CheckpointId, job: &JobGraph) {
+        failpoint!("checkpoint.all-acknowledged", infallible);
         let pending = self.pending.get_mut(&id).expect("the caller found it");
         // Rows before this barrier that an earlier checkpoint would have committed, had it completed.
         for ((task, node), committables) in &self.uncommitted {

@@ -1,0 +1,202 @@
+//! Jobs with checkpoints write what they would have written undisturbed, whatever happens to them.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Output, Stdio},
+};
+
+use engine_tests::{
+    Cluster, await_file, check_failure, describe, engine,
+    nexmark::{answer, parse},
+    plugin, run, sorted_rows, text,
+};
+
+const JOB: &str = "0123456789abcdef0123456789abcdef";
+/// At this rate, in events a second, a job runs long enough to be disturbed.
+const RATE: &str = "30000";
+const EVENTS: u64 = 60_000;
+const RESTARTS: [&str; 6] = [
+    "-D",
+    "restart-strategy.type=fixed-delay",
+    "-D",
+    "restart-strategy.fixed-delay.delay=10ms",
+    "-D",
+    "restart-strategy.fixed-delay.attempts=5",
+];
+
+/// A directory with Nexmark events, and places for output and state.
+struct Scene {
+    directory: tempfile::TempDir,
+    events: Vec<u8>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut events = Vec::new();
+        engine_benches::write_nexmark(0..EVENTS, &mut events).expect("writing to memory does not fail");
+        fs::write(directory.path().join("events"), &events).expect("writable");
+        Self { directory, events }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Arguments of the plugin.
+    fn query(&self, query: &str) -> Vec<String> {
+        let (input, output) = (self.path("events"), self.path("out"));
+        let arguments = ["--query", query, "--input", text(&input), "--output", text(&output), "--rate", RATE];
+        arguments.map(str::to_owned).to_vec()
+    }
+
+    /// `engine submit` under an id and with a state directory.
+    fn spawn(&self, flags: &[&str], name: &str, arguments: &[String], failpoints: Option<&str>) -> Child {
+        let mut command = engine();
+        command.args(["submit", "--job-id", JOB, "--state-dir"]).arg(self.path("state"));
+        command.args(["-p", "2", "-D", "execution.checkpointing.interval=50ms"]).args(flags);
+        if let Some(failpoints) = failpoints {
+            command.arg("--failpoints").env("ENGINE_FAILPOINTS", failpoints);
+        }
+        command.arg(plugin(name)).args(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the engine starts")
+    }
+
+    fn submit(&self, flags: &[&str], name: &str, arguments: &[String], failpoints: Option<&str>) -> Output {
+        self.spawn(flags, name, arguments, failpoints).wait_with_output().expect("it ends")
+    }
+
+    #[track_caller]
+    fn check(&self, query: &str) {
+        let expected = answer(query, &parse(&self.events));
+        assert!(sorted_rows(&self.path("out")) == expected, "{query} differs from the model");
+    }
+}
+
+/// Waits until the job has made rows of at least one checkpoint visible.
+fn await_commit(output: &Path) {
+    await_file(output, "part-");
+}
+
+#[test]
+fn checkpoints_change_nothing_in_the_output() {
+    let scene = Scene::new();
+    for query in ["q5", "q11", "q4"] {
+        let done = scene.submit(&[], "nexmark", &scene.query(query), None);
+        assert!(done.status.success(), "{}", describe(&done));
+        scene.check(query);
+        fs::remove_dir_all(scene.path("out")).expect("removable");
+        fs::remove_dir_all(scene.path("state")).expect("removable");
+    }
+}
+
+#[test]
+fn a_killed_process_goes_on_where_it_was() {
+    let scene = Scene::new();
+    for query in ["q0", "q5"] {
+        let arguments = scene.query(query);
+        for _ in 0..3 {
+            let mut process = scene.spawn(&[], "nexmark", &arguments, None);
+            await_commit(&scene.path("out"));
+            process.kill().expect("it is our child");
+            process.wait().expect("it is our child");
+        }
+        let done = scene.submit(&[], "nexmark", &arguments, None);
+        assert!(done.status.success(), "{}", describe(&done));
+        scene.check(query);
+        let rows = sorted_rows(&scene.path("out"));
+        // A job that has finished is not run again.
+        let again = scene.submit(&[], "nexmark", &arguments, None);
+        assert!(again.status.success(), "{}", describe(&again));
+        assert!(rows == sorted_rows(&scene.path("out")));
+        fs::remove_dir_all(scene.path("out")).expect("removable");
+        fs::remove_dir_all(scene.path("state")).expect("removable");
+    }
+}
+
+#[test]
+fn a_task_that_fails_goes_on_from_the_last_checkpoint() {
+    let scene = Scene::new();
+    for failpoint in ["network.receive.barrier=panic@20", "sink.prepared=panic@9", "source.read=error@5"] {
+        let done = scene.submit(&RESTARTS, "nexmark", &scene.query("q5"), Some(failpoint));
+        assert!(done.status.success(), "{failpoint}: {}", describe(&done));
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert!(told.contains("restart"), "{failpoint}: {told}");
+        scene.check("q5");
+        fs::remove_dir_all(scene.path("out")).expect("removable");
+        fs::remove_dir_all(scene.path("state")).expect("removable");
+    }
+}
+
+#[test]
+fn word_count_counts_each_word_once_and_in_order() {
+    let scene = Scene::new();
+    let mut words = Vec::new();
+    engine_benches::write_words(30_000, 7, &mut words).expect("writing to memory does not fail");
+    let (input, output) = (scene.path("words"), scene.path("out"));
+    fs::write(&input, &words).expect("writable");
+    let arguments = ["--input", text(&input), "--output", text(&output), "--updates"].map(str::to_owned);
+    let killed = scene.submit(&[], "word_count", &arguments, Some("sink.commit.renamed=kill@2"));
+    assert_eq!(killed.status.code(), None, "{}", describe(&killed));
+    let done = scene.submit(&[], "word_count", &arguments, None);
+    assert!(done.status.success(), "{}", describe(&done));
+    // Each count of a word once.
+    let mut counts = std::collections::BTreeMap::<&str, u32>::new();
+    let mut expected = Vec::new();
+    for word in std::str::from_utf8(&words).expect("ASCII").split_ascii_whitespace() {
+        let count = counts.entry(word).or_default();
+        *count += 1;
+        expected.push(format!("{word},{count}\n").into_bytes());
+    }
+    expected.sort_unstable();
+    assert!(sorted_rows(&output) == expected, "updates differ from the model");
+}
+
+#[test]
+fn a_job_is_rescaled_through_savepoints() {
+    let scene = Scene::new();
+    let root = text(scene.directory.path()).to_owned();
+    let cluster = Cluster::start(&["--slots", "8", "--allow-read", &root, "--allow-write", &root]);
+    let savepoints = scene.path("savepoints");
+    for query in ["q5", "q11"] {
+        let arguments = scene.query(query);
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let mut from: Option<String> = None;
+        for parallelism in ["1", "4", "3"] {
+            let mut flags = vec!["-p", parallelism, "-D", "execution.checkpointing.interval=50ms"];
+            flags.extend(from.iter().flat_map(|path| ["--from-savepoint", path]));
+            let job = cluster.submit(&flags, "nexmark", &arguments);
+            cluster.await_answer(&format!("/jobs/{job}/checkpoints"), |answer| {
+                answer["counts"]["completed"].as_u64().is_some_and(|completed| 3 <= completed)
+            });
+            let stopped = run(&["stop", "-m", &cluster.url, "--savepoint", text(&savepoints), &job]);
+            assert!(stopped.status.success(), "{}", describe(&stopped));
+            from = Some(String::from_utf8_lossy(&stopped.stdout).trim().to_owned());
+            cluster.await_state(&job, "FINISHED");
+        }
+        let path = from.expect("three savepoints");
+        let flags = ["-p", "2", "-D", "execution.checkpointing.interval=50ms", "--from-savepoint", &path];
+        let job = cluster.submit(&flags, "nexmark", &arguments);
+        cluster.await_state(&job, "FINISHED");
+        scene.check(query);
+        fs::remove_dir_all(scene.path("out")).expect("removable");
+    }
+}
+
+#[test]
+fn failpoints_do_nothing_unless_they_are_asked_for() {
+    let scene = Scene::new();
+    let plugin = plugin("nexmark");
+    let arguments = scene.query("q2");
+    let program: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let submit = |flags: &[&str], failpoints: &str| {
+        let arguments = [&["submit"], flags, &[text(&plugin)], &program[..]].concat();
+        engine().args(arguments).env("ENGINE_FAILPOINTS", failpoints).output().expect("the engine starts")
+    };
+    let done = submit(&[], "source.opened=kill");
+    assert!(done.status.success(), "{}", describe(&done));
+    scene.check("q2");
+    let refused = submit(&["--failpoints"], "source.opend=kill");
+    check_failure(&refused, 2, &["there is no failpoint \"source.opend\", did you mean \"source.opened\"?"]);
+}

@@ -1,0 +1,628 @@
+//! Kills the engine at every failpoint and at random times, damages its checkpoints, and
+//! compares what the jobs wrote in the end with what one thread answers.
+//!
+//! `faults [--kills N] [--damages N] [--seed S] [--only WORKLOAD] [--keep]`, after `make build`.
+//! A job is a process `engine submit --job-id --state-dir` that is started again until it has
+//! FINISHED. All that is random comes from the seed, but for when a process is killed by the clock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    fs::{self, File},
+    io::Write as _,
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Child, ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+use engine::base::failpoint::{CATALOGUE, VARIABLE};
+use engine_tests::{engine, nexmark, plugin};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+const EVENTS: u64 = 300_000;
+const LINES: u64 = 40_000;
+const PARALLELISM: u32 = 2;
+const CHECKPOINT_INTERVAL: &str = "50ms";
+/// Complete checkpoints that are kept, so that a damaged one can be passed over.
+const RETAINED: usize = 3;
+/// A process that takes longer hangs.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Starts of one job.
+const STARTS_MAX: u32 = 60;
+/// Kills of one job at random times.
+const RANDOM_KILLS_MAX: u32 = 15;
+/// Places of files where an error of the operating system, or that it takes long, must be survived
+/// without a new process: a full disk, an fsync that fails, a slow disk.
+const STORAGE_FAULTS: [&str; 18] = [
+    "source.opened",
+    "source.read",
+    "sink.file.create",
+    "sink.file.created",
+    "sink.file.write",
+    "sink.file.written",
+    "sink.prepare",
+    "sink.prepare.synced",
+    "sink.prepared",
+    "sink.commit",
+    "sink.commit.rename",
+    "sink.commit.renamed",
+    "sink.commit.all-renamed",
+    "sink.commit.synced",
+    "checkpoint.file.write",
+    "checkpoint.file.written",
+    "checkpoint.metadata.store",
+    "checkpoint.metadata.stored",
+];
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// A job and what it must write.
+struct Workload {
+    name: &'static str,
+    plugin: &'static str,
+    arguments: Vec<String>,
+    /// Rows that it reads.
+    records: u64,
+    expected: BTreeMap<Vec<u8>, u64>,
+    /// Key of a row, and a number that ascends for the key in what one subtask writes.
+    order: fn(&str) -> Option<(String, u64)>,
+}
+
+/// What is done to a job.
+#[derive(Clone, Debug)]
+enum Fault {
+    /// The process fails by itself where it is told to.
+    Failpoint(String),
+    /// It is killed after so many milliseconds.
+    Clock(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    FlippedByte,
+    Truncated,
+    Deleted,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum End {
+    Finished,
+    Killed,
+    Failed,
+    /// It did not end by itself in time.
+    Hung,
+}
+
+#[derive(Default)]
+struct Tally {
+    jobs: u64,
+    records: u64,
+    kills: u64,
+    /// By failpoint: how often it struck.
+    struck: BTreeMap<String, u64>,
+    lost: u64,
+    duplicated: u64,
+    reordered: u64,
+    checkpoints: u64,
+    storage_errors: u64,
+    storage_delays: u64,
+    injected: u64,
+    detected: u64,
+    recoveries: Vec<Duration>,
+    problems: Vec<String>,
+}
+
+struct Job<'a> {
+    workload: &'a Workload,
+    id: String,
+    root: PathBuf,
+    /// Ids of complete checkpoints that were seen.
+    checkpoints: BTreeSet<u64>,
+}
+
+fn pause(time: Duration) {
+    #[expect(clippy::disallowed_methods, reason = "another process is watched, which sends no message")]
+    std::thread::sleep(time);
+}
+
+impl<'a> Job<'a> {
+    fn new(workload: &'a Workload, root: &Path, random: &mut StdRng) -> Self {
+        let id = format!("{:032x}", random.random::<u128>());
+        let root = root.join(&id);
+        fs::create_dir_all(&root).expect("the temporary directory is writable");
+        Self { workload, id, root, checkpoints: BTreeSet::new() }
+    }
+
+    fn output(&self) -> PathBuf {
+        self.root.join("out")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.root.join("log")
+    }
+
+    /// Directory of the job's checkpoints.
+    fn checkpoint_directory(&self) -> PathBuf {
+        self.root.join("state/checkpoints").join(&self.id)
+    }
+
+    fn spawn(&self, failpoints: Option<&str>) -> Child {
+        let log = File::options().create(true).append(true).open(self.log()).expect("writable");
+        let mut command = engine();
+        command.args(["submit", "--job-id", &self.id, "--state-dir"]).arg(self.root.join("state"));
+        command.args(["-p", &PARALLELISM.to_string()]);
+        for setting in [
+            &format!("execution.checkpointing.interval={CHECKPOINT_INTERVAL}"),
+            &format!("execution.checkpointing.num-retained={RETAINED}"),
+            "execution.checkpointing.incremental=true",
+            // Also small state is in files of its own, which can be damaged.
+            "execution.checkpointing.data-inline-threshold=100b",
+            "restart-strategy.type=fixed-delay",
+            "restart-strategy.fixed-delay.attempts=20",
+            "restart-strategy.fixed-delay.delay=10ms",
+        ] {
+            command.args(["-D", setting]);
+        }
+        if let Some(failpoints) = failpoints {
+            command.arg("--failpoints").env(VARIABLE, failpoints);
+        }
+        command.arg(plugin(self.workload.plugin)).args(&self.workload.arguments).arg("--output").arg(self.output());
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("cloned")).stderr(log);
+        command.spawn().expect("the engine starts")
+    }
+
+    /// Notes the complete checkpoints that are there.
+    fn look(&mut self) {
+        for entry in fs::read_dir(self.checkpoint_directory()).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if let Some(id) = name.strip_prefix("chk-").and_then(|id| id.parse().ok())
+                && entry.path().join("_metadata").exists()
+            {
+                self.checkpoints.insert(id);
+            }
+        }
+    }
+
+    /// Runs one process to its end; says how long it took until a checkpoint was complete, or the job.
+    fn run(&mut self, fault: Option<&Fault>) -> (End, Option<Duration>) {
+        let failpoints = fault.and_then(|fault| match fault {
+            Fault::Failpoint(text) => Some(text.as_str()),
+            Fault::Clock(_) => None,
+        });
+        let (last, began) = (self.checkpoints.last().copied(), Instant::now());
+        let mut child = self.spawn(failpoints);
+        let mut recovered = None;
+        loop {
+            self.look();
+            let running = began.elapsed();
+            if recovered.is_none() && self.checkpoints.last().copied() > last {
+                recovered = Some(running);
+            }
+            if let Some(status) = child.try_wait().expect("it is our child") {
+                let end = match (status.code(), status.signal()) {
+                    (Some(0), _) => End::Finished,
+                    (None, Some(_)) => End::Killed,
+                    _ => End::Failed,
+                };
+                return (end, recovered.or((end == End::Finished).then_some(running)));
+            }
+            let kills = matches!(fault, Some(Fault::Clock(millis)) if Duration::from_millis(*millis) <= running);
+            if kills || PROCESS_TIMEOUT <= running {
+                child.kill().expect("it is our child");
+                child.wait().expect("it is our child");
+                self.look();
+                return (if kills { End::Killed } else { End::Hung }, recovered);
+            }
+            pause(LOOK_EVERY);
+        }
+    }
+
+    /// Starts the job until it has ended, with these faults first.
+    fn run_to_the_end(&mut self, faults: &[Fault], tally: &mut Tally) -> Option<End> {
+        let mut faults = faults.iter();
+        let mut was_killed = false;
+        for _ in 0..STARTS_MAX {
+            let fault = faults.next();
+            let (end, recovered) = self.run(fault);
+            if was_killed {
+                tally.recoveries.extend(recovered);
+            }
+            match (end, fault) {
+                (End::Killed, Some(fault)) => {
+                    tally.kills += 1;
+                    was_killed = true;
+                    if let Fault::Failpoint(text) = fault {
+                        let name = text.split('=').next().unwrap_or_default();
+                        *tally.struck.entry(name.to_owned()).or_default() += 1;
+                    }
+                }
+                (End::Finished | End::Failed, _) => return Some(end),
+                (End::Killed | End::Hung, _) => {
+                    self.problem(tally, &format!("a process {end:?} under {fault:?}"));
+                    return None;
+                }
+            }
+        }
+        self.problem(tally, &format!("it did not end with {STARTS_MAX} starts"));
+        None
+    }
+
+    fn problem(&self, tally: &mut Tally, problem: &str) {
+        let text = format!("{} {}: {problem}; see {}", self.workload.name, self.id, self.log().display());
+        eprintln!("{text}");
+        tally.problems.push(text);
+    }
+
+    /// Rows of each subtask, in the order in which it wrote them.
+    fn rows(&self) -> BTreeMap<u64, Vec<Vec<u8>>> {
+        let mut parts = Vec::new();
+        for entry in fs::read_dir(self.output()).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(numbers) = name.strip_prefix("part-") else { continue };
+            let mut numbers = numbers.split('-').map_while(|number| number.parse::<u64>().ok());
+            let (subtask, checkpoint) = (numbers.next().unwrap_or(u64::MAX), numbers.next().unwrap_or(u64::MAX));
+            parts.push(((subtask, checkpoint), fs::read(entry.path()).unwrap_or_default()));
+        }
+        parts.sort();
+        let mut rows = BTreeMap::<u64, Vec<Vec<u8>>>::new();
+        for ((subtask, _), content) in parts {
+            let lines = content.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec);
+            rows.entry(subtask).or_default().extend(lines);
+        }
+        rows
+    }
+
+    /// Compares the output of a job that has FINISHED.
+    fn check(&self, tally: &mut Tally) {
+        let rows = self.rows();
+        let mut found = BTreeMap::<&[u8], u64>::new();
+        rows.values().flatten().for_each(|row| *found.entry(row).or_default() += 1);
+        let expected = &self.workload.expected;
+        let count = |row: &[u8]| found.get(row).copied().unwrap_or(0);
+        let lost: u64 = expected.iter().map(|(row, wanted)| wanted.saturating_sub(count(row))).sum();
+        let wanted = |row: &[u8]| expected.get(row).copied().unwrap_or(0);
+        let duplicated: u64 = found.iter().map(|(row, found)| found.saturating_sub(wanted(row))).sum();
+        let mut reordered = 0;
+        for rows in rows.values() {
+            let mut last = BTreeMap::<String, u64>::new();
+            for (key, number) in rows.iter().filter_map(|row| (self.workload.order)(std::str::from_utf8(row).ok()?)) {
+                let before = last.insert(key, number);
+                reordered += u64::from(before.is_some_and(|before| number < before));
+            }
+        }
+        let left = fs::read_dir(self.output()).into_iter().flatten().flatten();
+        let hidden = left.filter(|entry| entry.file_name().to_string_lossy().starts_with('.')).count();
+        if 0 < lost + duplicated + reordered || 0 < hidden {
+            let text =
+                format!("{lost} lost, {duplicated} duplicated, {reordered} reordered, {hidden} hidden files left");
+            self.problem(tally, &text);
+        }
+        tally.lost += lost;
+        tally.duplicated += duplicated;
+        tally.reordered += reordered;
+    }
+
+    /// Ends the accounts of a job, and removes it unless something was wrong.
+    fn close(self, end: Option<End>, tally: &mut Tally, keep: bool) {
+        let problems = tally.problems.len();
+        tally.jobs += 1;
+        tally.records += self.workload.records;
+        tally.checkpoints += self.checkpoints.len() as u64;
+        match end {
+            Some(End::Finished) => self.check(tally),
+            Some(_) => self.problem(tally, "it FAILED"),
+            None => {}
+        }
+        if !keep && problems == tally.problems.len() && end == Some(End::Finished) {
+            fs::remove_dir_all(&self.root).expect("the temporary directory is writable");
+        }
+    }
+
+    /// Files of the newest complete checkpoint: its metadata, and those that were written for it.
+    fn newest_files(&self) -> Vec<PathBuf> {
+        let directory = self.checkpoint_directory();
+        let there = self.checkpoints.iter().rev().find(|id| directory.join(format!("chk-{id}/_metadata")).exists());
+        let Some(id) = there else { return Vec::new() };
+        let of_checkpoint = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with(&format!("{id}-"))
+        };
+        let shared = fs::read_dir(directory.join("shared")).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut files: Vec<_> = shared.filter(of_checkpoint).collect();
+        files.sort();
+        files.push(directory.join(format!("chk-{id}/_metadata")));
+        files
+    }
+}
+
+fn damage(path: &Path, damage: Damage, random: &mut StdRng) {
+    let mut content = fs::read(path).expect("it was listed");
+    match damage {
+        Damage::Deleted => return fs::remove_file(path).expect("the temporary directory is writable"),
+        Damage::FlippedByte => {
+            let at = random.random_range(0..content.len());
+            content[at] ^= 1 << random.random_range(0..8);
+        }
+        Damage::Truncated => content.truncate(random.random_range(0..content.len())),
+    }
+    fs::write(path, content).expect("the temporary directory is writable");
+}
+
+fn counted(rows: impl IntoIterator<Item = Vec<u8>>) -> BTreeMap<Vec<u8>, u64> {
+    let mut counts = BTreeMap::new();
+    rows.into_iter().for_each(|row| *counts.entry(row).or_default() += 1);
+    counts
+}
+
+fn column(row: &str, index: usize) -> Option<&str> {
+    row.trim_end().split(',').nth(index)
+}
+
+fn workloads(root: &Path) -> Vec<Workload> {
+    let (words, events) = (root.join("words"), root.join("events"));
+    let mut text = Vec::new();
+    engine_benches::write_words(LINES, 7, &mut text).expect("memory can be written");
+    fs::write(&words, &text).expect("the temporary directory is writable");
+    let mut counts = BTreeMap::<&str, u64>::new();
+    let mut updates = BTreeMap::new();
+    for word in std::str::from_utf8(&text).expect("words are ASCII").split_ascii_whitespace() {
+        let count = counts.entry(word).or_default();
+        *count += 1;
+        updates.insert(format!("{word},{count}\n").into_bytes(), 1);
+    }
+    let mut event_text = Vec::new();
+    engine_benches::write_nexmark(0..EVENTS, &mut event_text).expect("memory can be written");
+    fs::write(&events, &event_text).expect("the temporary directory is writable");
+    let parsed = nexmark::parse(&event_text);
+    let input = |path: &Path| vec!["--input".to_owned(), path.to_str().expect("UTF-8").to_owned()];
+    let query = |name: &'static str, order: fn(&str) -> Option<(String, u64)>| Workload {
+        name,
+        plugin: "nexmark",
+        arguments: [vec!["--query".to_owned(), name.to_owned()], input(&events)].concat(),
+        records: EVENTS,
+        expected: counted(nexmark::answer(name, &parsed)),
+        order,
+    };
+    vec![
+        Workload {
+            name: "word count",
+            plugin: "word_count",
+            arguments: [input(&words), vec!["--updates".to_owned()]].concat(),
+            records: LINES,
+            expected: updates,
+            order: |row| Some((column(row, 0)?.to_owned(), column(row, 1)?.parse().ok()?)),
+        },
+        // One row for each category.
+        query("q4", |_| None),
+        // Windows end in the order of their time.
+        query("q5", |row| Some((String::new(), column(row, 0)?.parse().ok()?))),
+        query("q11", |row| Some((column(row, 0)?.to_owned(), column(row, 2)?.parse().ok()?))),
+    ]
+}
+
+struct Options {
+    kills: u64,
+    damages: u64,
+    seed: u64,
+    only: Option<String>,
+    keep: bool,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { kills: 1000, damages: 60, seed: 1, only: None, keep: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(option) = arguments.next() {
+        if option == "--keep" {
+            options.keep = true;
+            continue;
+        }
+        let value = arguments.next().ok_or_else(|| format!("{option} needs a value"))?;
+        let number =
+            || value.parse::<u64>().map_err(|_| format!("{option}: expected a whole number, found \"{value}\""));
+        match option.as_str() {
+            "--kills" => options.kills = number()?,
+            "--damages" => options.damages = number()?,
+            "--seed" => options.seed = number()?,
+            "--only" => options.only = Some(value),
+            _ => return Err(format!("there is no option {option}: use --kills, --damages, --seed, --only, --keep")),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            return ExitCode::from(2);
+        }
+    };
+    let root = tempfile::Builder::new().prefix("faults-").tempdir().expect("there is a temporary directory");
+    let path = root.path().to_owned();
+    let mut workloads = workloads(&path);
+    workloads.retain(|workload| options.only.as_deref().is_none_or(|only| workload.name == only));
+    let mut random = StdRng::seed_from_u64(options.seed);
+    let mut tally = Tally::default();
+    let mut lasts = Vec::new();
+    for workload in &workloads {
+        let (mut job, began) = (Job::new(workload, &path, &mut random), Instant::now());
+        let end = job.run_to_the_end(&[], &mut tally);
+        lasts.push(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).max(2));
+        println!(
+            "{}: undisturbed {end:?} in {:?}, {} checkpoints",
+            workload.name,
+            began.elapsed(),
+            job.checkpoints.len()
+        );
+        job.close(end, &mut tally, options.keep);
+    }
+    let mut round = 0_u64;
+    while tally.kills < options.kills && tally.problems.len() < 20 {
+        kill_at_failpoints(&workloads, round, &path, &mut random, &mut tally, &options);
+        kill_by_the_clock(&workloads, &lasts, &path, &mut random, &mut tally, &options);
+        round += 1;
+        println!("after round {round}: {} kills, {} problems", tally.kills, tally.problems.len());
+        if round == 100 {
+            break;
+        }
+    }
+    fail_storage(&workloads, &path, &mut random, &mut tally, &options);
+    println!("after errors and delays of storage: {} problems", tally.problems.len());
+    for number in 0..options.damages {
+        damage_checkpoints(&workloads, &lasts, number, &path, &mut random, &mut tally, &options);
+    }
+    println!("{tally}");
+    let never: Vec<_> =
+        CATALOGUE.iter().map(|(name, _)| *name).filter(|name| !tally.struck.contains_key(*name)).collect();
+    println!("failpoints that were never reached by these jobs: {}", never.join(", "));
+    std::io::stdout().flush().expect("there is somebody who reads");
+    if tally.problems.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("{} problems; all is kept in {}", tally.problems.len(), root.keep().display());
+    ExitCode::FAILURE
+}
+
+/// Each failpoint in turn, with one job each and up to three processes that meet it.
+fn kill_at_failpoints(
+    workloads: &[Workload],
+    round: u64,
+    root: &Path,
+    random: &mut StdRng,
+    tally: &mut Tally,
+    options: &Options,
+) {
+    for (index, (name, _)) in CATALOGUE.iter().enumerate() {
+        if options.kills <= tally.kills {
+            return;
+        }
+        let workload = &workloads[(index + usize::try_from(round).unwrap_or(0)) % workloads.len()];
+        let is_write = ["sink.file.write", "storage.write"].contains(name);
+        let faults: Vec<_> = (0..3)
+            .map(|_| {
+                let action = if is_write && random.random_bool(0.5) { "torn" } else { "kill" };
+                // Mostly early: some places are reached once in a job.
+                let time = if random.random_bool(0.6) { 1 } else { random.random_range(1..12) };
+                Fault::Failpoint(format!("{name}={action}@{time}"))
+            })
+            .collect();
+        let mut job = Job::new(workload, root, random);
+        let end = job.run_to_the_end(&faults, tally);
+        job.close(end, tally, options.keep);
+    }
+}
+
+/// A job of each kind, killed again and again whatever it does.
+fn kill_by_the_clock(
+    workloads: &[Workload],
+    lasts: &[u64],
+    root: &Path,
+    random: &mut StdRng,
+    tally: &mut Tally,
+    options: &Options,
+) {
+    for (workload, last) in workloads.iter().zip(lasts) {
+        if options.kills <= tally.kills {
+            return;
+        }
+        let kills = random.random_range(1..=RANDOM_KILLS_MAX);
+        let faults: Vec<_> = (0..kills).map(|_| Fault::Clock(random.random_range(1..=*last))).collect();
+        let mut job = Job::new(workload, root, random);
+        let end = job.run_to_the_end(&faults, tally);
+        job.close(end, tally, options.keep);
+    }
+}
+
+/// Errors and delays where files are used: the job must survive them within its process.
+fn fail_storage(workloads: &[Workload], root: &Path, random: &mut StdRng, tally: &mut Tally, options: &Options) {
+    for (index, name) in STORAGE_FAULTS.iter().enumerate() {
+        for action in ["error", "delay(300)"] {
+            let workload = &workloads[index % workloads.len()];
+            let time = random.random_range(1..6);
+            let mut job = Job::new(workload, root, random);
+            let end = job.run_to_the_end(&[Fault::Failpoint(format!("{name}={action}@{time}"))], tally);
+            match action {
+                "error" => tally.storage_errors += 1,
+                _ => tally.storage_delays += 1,
+            }
+            job.close(end, tally, options.keep);
+        }
+    }
+}
+
+/// Damages a file of the newest checkpoint of a killed job, which must tell of it and go on from an older one.
+fn damage_checkpoints(
+    workloads: &[Workload],
+    lasts: &[u64],
+    number: u64,
+    root: &Path,
+    random: &mut StdRng,
+    tally: &mut Tally,
+    options: &Options,
+) {
+    let index = usize::try_from(number).unwrap_or(0) % workloads.len();
+    let mut job = Job::new(&workloads[index], root, random);
+    let kind = [Damage::FlippedByte, Damage::Truncated, Damage::Deleted][usize::try_from(number / 4 % 3).unwrap_or(0)];
+    let mut files = Vec::new();
+    for _ in 0..10 {
+        let after = random.random_range(lasts[index] / 2..=lasts[index]);
+        if job.run(Some(&Fault::Clock(after))).0 != End::Killed {
+            break;
+        }
+        tally.kills += 1;
+        files = job.newest_files();
+        if 1 < job.checkpoints.len() && !files.is_empty() {
+            break;
+        }
+    }
+    if job.checkpoints.len() < 2 || files.is_empty() || !job.root.join("state").exists() {
+        // It ended before it could be damaged.
+        let end = job.run_to_the_end(&[], tally);
+        return job.close(end, tally, options.keep);
+    }
+    let file = &files[random.random_range(0..files.len())];
+    let said = fs::read(job.log()).unwrap_or_default().len();
+    damage(file, kind, random);
+    tally.injected += 1;
+    let end = job.run_to_the_end(&[], tally);
+    let log = fs::read(job.log()).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log[said..]);
+    if ["damaged", "missing", "No such file", "not found"].iter().any(|word| log.contains(word)) {
+        tally.detected += 1;
+    } else {
+        job.problem(tally, &format!("{kind:?} {} was not told of", file.display()));
+    }
+    job.close(end, tally, options.keep);
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut times = self.recoveries.clone();
+        times.sort_unstable();
+        let at = |share: f64| {
+            let place = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
+            times.get(place).map_or_else(|| "-".to_owned(), |time| format!("{} ms", time.as_millis()))
+        };
+        let struck: u64 = self.struck.values().sum();
+        let rows = [
+            ("jobs", self.jobs.to_string()),
+            ("kills", self.kills.to_string()),
+            ("of them at failpoints", format!("{struck}, at {} of {}", self.struck.len(), CATALOGUE.len())),
+            ("records read by the jobs, repetitions aside", self.records.to_string()),
+            ("rows lost", self.lost.to_string()),
+            ("rows duplicated", self.duplicated.to_string()),
+            ("rows reordered within a key", self.reordered.to_string()),
+            ("checkpoints seen complete", self.checkpoints.to_string()),
+            ("errors of storage, delays", format!("{}, {}", self.storage_errors, self.storage_delays)),
+            ("files damaged", self.injected.to_string()),
+            ("of them detected", self.detected.to_string()),
+            ("process start to next checkpoint, p50", at(0.5)),
+            ("p99", at(0.99)),
+            ("longest", at(1.0)),
+        ];
+        writeln!(formatter, "\n| what | |\n|---|---|")?;
+        rows.iter().try_for_each(|(what, value)| writeln!(formatter, "| {what} | {value} |"))
+    }
+}
