@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Consequence, JobMaster,
-    checkpoint_coordinator::{CompletedCheckpoint, Effect, Participants, plan, storage::StorageTask},
+    checkpoint_coordinator::{CompletedCheckpoint, Effect, Participants, plan},
     execution_graph::VertexIndex,
     operator_coordinators::RestoredConnectors,
 };
@@ -114,19 +114,13 @@ impl JobMaster {
 
     fn carry_out(&mut self, effect: Effect, now: Timestamp) {
         match effect {
-            Effect::Storage(task) => {
-                if matches!(task, StorageTask::Store(..)) {
-                    failpoint!("checkpoint.acknowledged", infallible);
-                }
-                self.checkpoint_store.begin(task);
-            }
+            Effect::Storage(task) => self.checkpoint_store.begin(task),
             Effect::Completed(parts) => {
                 failpoint!("checkpoint.complete", infallible);
                 if let Err(error) = self.coordinators.checkpoint_completed(parts) {
                     // Restoring the checkpoint commits it again.
                     self.fail_recoverably(error.into_failure(), now);
                 }
-                failpoint!("checkpoint.committed", infallible);
             }
             Effect::NotifyComplete(id, attempts) => {
                 failpoint!("checkpoint.notify", infallible);
@@ -251,7 +245,6 @@ impl JobMaster {
         if let Some(checkpoint) = self.checkpoints.latest() {
             tracing::info!(job = %self.job(), path = checkpoint.external_path(), "going on from a checkpoint");
         }
-        failpoint!("restore.found", infallible);
         Ok(Some(connectors))
     }
 

@@ -10,7 +10,6 @@ use std::{
 use crate::{
     base::stream_element::{CheckpointId, SnapshotLocation},
     checkpoint::{CheckpointMetadata, CheckpointStorage, CheckpointStorageError},
-    failpoint,
     protocol::job_master::JobMasterMessage,
 };
 
@@ -110,21 +109,16 @@ impl CheckpointStore for ThreadedStore {
 fn perform(task: StorageTask) -> JobMasterMessage {
     match task {
         StorageTask::Store(metadata, location) => {
-            let store = || CheckpointStorage::open(location).and_then(|storage| storage.store_metadata(&metadata));
-            let begun = failpoint!("checkpoint.store").map_err(|error| error.to_string());
-            let stored = begun.and_then(|()| store().map(drop).map_err(in_a_line));
-            failpoint!("checkpoint.stored", infallible);
-            JobMasterMessage::CheckpointStored(metadata.checkpoint_id, stored)
+            let stored = CheckpointStorage::open(location).and_then(|storage| storage.store_metadata(&metadata));
+            JobMasterMessage::CheckpointStored(metadata.checkpoint_id, stored.map(drop).map_err(in_a_line))
         }
         StorageTask::Discard { location, checkpoints, files } => {
-            failpoint!("checkpoint.discard", infallible);
             let discarded = CheckpointStorage::open(location).map(|storage| {
                 let metadata = checkpoints.into_iter().map(|id| storage.delete_metadata(id));
                 let files = files.iter().map(|file| storage.delete(file));
                 metadata.chain(files).filter_map(Result::err).for_each(warn_of_leftover);
             });
             discarded.unwrap_or_else(warn_of_leftover);
-            failpoint!("checkpoint.discarded", infallible);
             JobMasterMessage::CheckpointsDiscarded
         }
         StorageTask::DeleteSavepoint(location) => {
