@@ -24,7 +24,6 @@ use crate::{
         rpc::Address,
         task_executor::{TaskExecutorMessage, TriggerCheckpoint},
     },
-    failpoint,
 };
 
 /// A checkpoint, dealt to the parts of the job.
