@@ -98,6 +98,8 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("sink.remove", "a part file is about to be removed"),
     ("sink.release", "a committer is about to give its directory free"),
     ("sink.released", "it is free, and the job not yet FINISHED"),
+    ("checkpoint.notified", "the tasks are told"),
+    ("restore.connectors", "sources and sinks are brought there, and no task runs"),
     ("network.send", "a producer is about to put an element into a queue"),
     ("network.send.barrier", "that is a barrier"),
     ("network.receive", "a consumer has taken an element out of its queue"),

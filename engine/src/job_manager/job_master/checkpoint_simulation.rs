@@ -84,6 +84,8 @@ struct Simulation {
     numbered: u64,
     tasks: BTreeMap<VertexIndex, Task>,
     acknowledged: BTreeSet<(CheckpointId, ExecutionAttemptId)>,
+    /// Checkpoints whose metadata was about to be stored.
+    checked: BTreeSet<CheckpointId>,
     durable: BTreeSet<String>,
     visible: BTreeSet<Rows>,
     last_id: CheckpointId,
@@ -122,6 +124,7 @@ impl Simulation {
             numbered: 0,
             tasks: BTreeMap::new(),
             acknowledged: BTreeSet::new(),
+            checked: BTreeSet::new(),
             durable: BTreeSet::new(),
             visible: BTreeSet::new(),
             last_id: 0,
@@ -418,18 +421,20 @@ impl Simulation {
     /// Whatever is about to be stored has been acknowledged by all current attempts.
     fn check_stores(&mut self) {
         let storage = self.harness.store.0.lock().unwrap();
-        let Some(StorageTask::Store(metadata, _)) = storage.tasks.back().cloned() else { return };
+        let stores = storage.tasks.iter().filter_map(|task| match task {
+            StorageTask::Store(metadata, _) => Some(metadata.checkpoint_id),
+            _ => None,
+        });
+        let ids: Vec<_> = stores.filter(|id| !self.checked.contains(id)).collect();
         drop(storage);
-        let id = metadata.checkpoint_id;
-        if self.durable.contains(&format!("checked {id}")) {
-            return;
-        }
-        self.durable.insert(format!("checked {id}"));
-        for vertex in 0..self.harness.vertex_count() {
-            let attempt = self.harness.current_attempt(vertex);
-            let has_acknowledged = self.acknowledged.contains(&(id, attempt));
-            let is_finished = self.harness.state_of(vertex) == ExecutionState::Finished;
-            assert!(has_acknowledged || is_finished, "seed {}: {id} is stored without {attempt}", self.seed);
+        for id in ids {
+            self.checked.insert(id);
+            for vertex in 0..self.harness.vertex_count() {
+                let attempt = self.harness.current_attempt(vertex);
+                let has_acknowledged = self.acknowledged.contains(&(id, attempt));
+                let is_finished = self.harness.state_of(vertex) == ExecutionState::Finished;
+                assert!(has_acknowledged || is_finished, "seed {}: {id} is stored without {attempt}", self.seed);
+            }
         }
     }
 

@@ -17,13 +17,13 @@ use crate::{
         stream_element::{CheckpointId, SnapshotLocation},
     },
     checkpoint::{JobRestore, assign_state},
+    failpoint,
     protocol::{
         dispatcher::DispatcherMessage,
         job_master::{AcknowledgeCheckpoint, CheckpointFailureReason, DeclineCheckpoint, FailureCause, Recoverability},
         rpc::Address,
         task_executor::{TaskExecutorMessage, TriggerCheckpoint},
     },
-    failpoint,
 };
 
 /// A checkpoint, dealt to the parts of the job.
@@ -126,6 +126,7 @@ impl JobMaster {
                 for attempt in attempts {
                     self.tell_attempt(attempt, TaskExecutorMessage::NotifyCheckpointComplete(attempt, id));
                 }
+                failpoint!("checkpoint.notified", infallible);
             }
             Effect::NotifyAborted(id, attempts) => {
                 for attempt in attempts {

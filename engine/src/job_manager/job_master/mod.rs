@@ -70,6 +70,7 @@ use crate::{
     },
     checkpoint::TaskRestore,
     connector::Permissions,
+    failpoint,
     graph::job_graph::{Grants, JobGraph, ResourceProfile},
     protocol::{
         dispatcher::{DispatcherMessage, JobStatusChanged, JobTerminated},
@@ -324,6 +325,7 @@ impl JobMaster {
             self.terminate(now);
             return;
         }
+        failpoint!("restore.connectors", infallible);
         self.set_status(JobStatus::Created, now);
         self.register_at_resource_manager(now);
         self.set_status(JobStatus::Running, now);

@@ -23,12 +23,12 @@ use crate::{
         AlignmentOptions, Committable, ConnectorError, Permissions, RestoredSource, SinkCommitter, SourceSplit,
         SplitAssignment, SplitEnumerator,
     },
+    failpoint,
     graph::{
         job_graph::{ChainedOperator, JobVertex},
         stream_graph::{ConnectorSpec, Operator},
     },
     protocol::job_master::{FailureCause, Recoverability},
-    failpoint,
 };
 
 /// Splits of one source that are remembered; a source that dealt more restarts as a whole.

@@ -19,6 +19,7 @@ use crate::{
         ids::{ExecutionAttemptId, ResourceId},
         status::ExecutionState,
     },
+    failpoint,
     protocol::{
         job_master::{
             FailureCause, MaxAllowedWatermark, Recoverability, SlotOffers, SplitAnswer, SplitRequest,
@@ -27,7 +28,6 @@ use crate::{
         rpc::Address,
         task_executor::{JobInformation, TaskDeployment, TaskExecutorMessage},
     },
-    failpoint,
 };
 
 /// Time after which a deployed attempt must stand in its TaskExecutor's heartbeats.

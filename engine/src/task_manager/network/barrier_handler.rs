@@ -13,8 +13,8 @@ use std::{
 
 use crate::{
     base::stream_element::{CheckpointBarrier, CheckpointId, CheckpointingMode},
-    protocol::job_master::CheckpointFailureReason,
     failpoint,
+    protocol::job_master::CheckpointFailureReason,
 };
 
 /// Checkpoints whose barriers are counted at once, and those remembered as given up.

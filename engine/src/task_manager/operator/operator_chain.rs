@@ -32,6 +32,7 @@ use crate::{
         Committable, ConnectorError, Permissions, ReaderContext, ReaderOutput, SinkWriter, SourceSplit, Verdict,
         WriterContext,
     },
+    failpoint,
     graph::{
         job_graph::{ChainedOperator, JobVertex},
         stream_graph::{ConnectorSpec, Operator, StateKind, StreamNode},
@@ -39,7 +40,6 @@ use crate::{
     state::{StateDescriptor, StateShape, TimeDomain},
     task_manager::network::{CombinedWatermark, GateElement, ResultPartition, StatusWatermarkValve, ValveOutput},
     wasm::{CancelFlag, GuestError, Replay, SandboxLimits, SegmentContext, SourceStatus},
-    failpoint,
 };
 
 /// Pause before a source of a plugin that had nothing is polled again.

@@ -28,6 +28,7 @@ use crate::{
         CheckpointStorage, CheckpointStorageError, DistributionMode, KeyedStateHandle, KeyedStatePart,
         OperatorListState, OperatorSubtaskState, StateData, TaskRestore,
     },
+    failpoint,
     graph::{
         job_graph::ChainedOperator,
         stream_graph::{StateDeclaration, StateKind},
@@ -35,7 +36,6 @@ use crate::{
     state::KeyedStateSnapshot,
     task_manager::operator::TaskContext,
     wasm::{RestoredKeyGroup, SegmentRestore, SegmentSnapshot},
-    failpoint,
 };
 
 /// State that operators go on from, with what its files hold.

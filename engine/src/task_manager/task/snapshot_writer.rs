@@ -20,12 +20,12 @@ use crate::{
         CheckpointStorage, CheckpointStorageError, KeyGroupSection, KeyedStateHandle, KeyedStatePart, StateData,
         TaskStateSnapshot,
     },
+    failpoint,
     protocol::job_master::{AcknowledgeCheckpoint, CheckpointFailureReason, CheckpointMetrics, DeclineCheckpoint},
     task_manager::{
         TaskEvent, TaskEventSink,
         operator::{ChainSnapshot, KeyedPart},
     },
-    failpoint,
 };
 
 /// Threads that write: stores wait, but state has to be encoded, too.

@@ -23,6 +23,7 @@ use crate::{
         },
     },
     connector::SplitAssignment,
+    failpoint,
     protocol::{
         job_master::{
             CheckpointFailureReason, CheckpointMetrics, DeclineCheckpoint, MaxAllowedWatermark, SplitAnswer,
@@ -35,7 +36,6 @@ use crate::{
         network::{AlignedCheckpoint, BarrierAction, CheckpointBarrierHandler, GateElement, GateError, InputGates},
         operator::{Interrupted, OperatorChain, OperatorError, SourcePoll, TaskCounters},
     },
-    failpoint,
 };
 
 /// Bytes that a source is asked for at once: enough rows that entering a guest

@@ -50,6 +50,7 @@ use crate::{
     },
     checkpoint::{CheckpointMetadata, TaskStateSnapshot},
     connector::{Committable, SourceSplit},
+    failpoint,
     graph::job_graph::JobGraph,
     protocol::{
         checkpoint_details::{
@@ -57,7 +58,6 @@ use crate::{
         },
         job_master::{AcknowledgeCheckpoint, CheckpointFailureReason, SnapshotRequest, TakenSnapshot},
     },
-    failpoint,
 };
 
 /// Given-up checkpoints whose late acknowledgements are recognised.
@@ -667,9 +667,9 @@ impl CheckpointCoordinator {
         if !kind.is_savepoint() {
             self.needs_full &= !pending.options.is_full;
             let discarded = self.completed.add(checkpoint, self.next_id - 1);
-            let subsumed = self.pending.iter().filter(|(other, pending)| {
-                **other < id && pending.metadata.is_none() && !pending.request.kind.is_savepoint()
-            });
+            // Those too whose metadata is about to be stored, behind this one's.
+            let subsumed =
+                self.pending.iter().filter(|(other, pending)| **other < id && !pending.request.kind.is_savepoint());
             let reason = CheckpointFailureReason::CheckpointSubsumed;
             for other in subsumed.map(|(other, _)| *other).collect::<Vec<_>>() {
                 self.abort(other, reason, reason.text(), now);
@@ -717,6 +717,9 @@ impl CheckpointCoordinator {
         self.refuse(&pending.request, &text);
         let aborted = AbortedCheckpoint { id, options: pending.options };
         self.discard_state(&aborted, pending.acknowledged.values());
+        if pending.metadata.is_some() && !aborted.options.kind.is_savepoint() {
+            self.discard(vec![id], Vec::new());
+        }
         self.aborted.push_back(aborted);
         if ABORTED_MAX < self.aborted.len() {
             self.aborted.pop_front();

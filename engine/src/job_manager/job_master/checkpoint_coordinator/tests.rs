@@ -285,6 +285,19 @@ fn a_completed_checkpoint_takes_the_place_of_those_before_it() {
 }
 
 #[test]
+fn a_checkpoint_that_is_stored_behind_a_later_one_is_deleted_again() {
+    let mut harness = Harness::new(&[("max-concurrent-checkpoints", "2")]);
+    let (first, second) = (harness.begin_periodic(), harness.begin_periodic());
+    harness.acknowledge_all(second);
+    harness.acknowledge_all(first);
+    let effects = harness.store(second);
+    assert_eq!(deleted(&effects).0, [first], "after it was stored: tasks of the store are done in order");
+    harness.coordinator.stored(first, Ok(()), harness.now);
+    assert_eq!(harness.coordinator.take_effects(), []);
+    assert_eq!(harness.coordinator.latest().map(CompletedCheckpoint::id), Some(second));
+}
+
+#[test]
 fn acknowledgements_of_other_attempts_do_not_count() {
     let mut harness = Harness::new(&[]);
     let id = harness.begin_periodic();
