@@ -20,7 +20,7 @@ use object_store::{
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
-    CheckpointMetadata, StateFile,
+    CheckpointMetadata, SharedStateRegistry, StateFile,
     metadata_format::{self, FormatError},
 };
 use crate::{
@@ -35,6 +35,8 @@ use crate::{
 const METADATA: &str = "_metadata";
 /// Begin of the name of a checkpoint's directory; its number follows.
 const CHECKPOINT: &str = "chk-";
+/// Directory of the files of checkpoints, below that of the job.
+const SHARED: &str = "shared";
 const FILE_SCHEME: &str = "file://";
 /// Bytes that are written or read at a time. Those of a file that is not larger are gathered.
 const PART_BYTES: usize = 8 << 20;
@@ -407,6 +409,44 @@ impl CheckpointStorage {
             Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.error("delete", path, &error)),
         }
+    }
+
+    /// Deletes what attempts of a process left behind that is gone: files that no retained
+    /// checkpoint refers to, and parts of files. Nobody may write meanwhile. Returns the
+    /// number of files.
+    ///
+    /// # Errors
+    /// Returns an error if the store fails.
+    pub fn delete_unreferenced(&self, registry: &SharedStateRegistry) -> Result<usize, CheckpointStorageError> {
+        let shared = self.path(SHARED)?;
+        let listed = match self.runtime(SHARED)?.block_on(self.store.list_with_delimiter(Some(&shared))) {
+            Ok(listed) => listed.objects,
+            Err(StoreError::NotFound { .. }) => return Ok(0),
+            Err(error) => return Err(self.error("list", SHARED, &error)),
+        };
+        let names = listed.iter().filter_map(|file| file.location.filename());
+        let paths = names.map(|name| format!("{SHARED}/{name}")).filter(|path| !registry.is_referenced(path));
+        let mut deleted = 0;
+        for path in paths {
+            self.delete(&path)?;
+            deleted += 1;
+        }
+        let Some(directory) = &self.directory else { return Ok(deleted) };
+        // A local store does not list what is not whole yet.
+        let io = |source| CheckpointStorageError::Io { action: "clean up", path: self.shown(SHARED), source };
+        let entries = match fs::read_dir(directory.join(SHARED)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(deleted),
+            entries => entries.map_err(io)?,
+        };
+        for entry in entries {
+            let entry = entry.map_err(io)?;
+            let path = format!("{SHARED}/{}", entry.file_name().to_string_lossy());
+            if !registry.is_referenced(&path) && entry.file_type().map_err(io)?.is_file() {
+                fs::remove_file(entry.path()).map_err(io)?;
+                deleted += 1;
+            }
+        }
+        Ok(deleted)
     }
 
     /// Deletes everything below the location, and in a local store the location itself.

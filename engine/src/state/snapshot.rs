@@ -27,15 +27,15 @@ const BUFFER_BYTES: usize = 256 << 10;
 #[error("{0}")]
 pub struct RestoreError(pub String);
 
+/// Is given the place of a state and a value or the elements of a list.
+pub type ConvertValue<'a> = dyn FnMut(usize, &[u8]) -> Result<Option<Vec<u8>>, String> + 'a;
+
 /// Rewrites a section: `convert` is given the place of a state and a value or the elements
 /// of a list, and returns what they become, or none if they stay.
 ///
 /// # Errors
 /// Returns an error if the bytes are not well formed, or `convert` does.
-pub fn rewrite_section(
-    content: &[u8],
-    convert: &mut dyn FnMut(usize, &[u8]) -> Result<Option<Vec<u8>>, String>,
-) -> Result<Vec<u8>, RestoreError> {
+pub fn rewrite_section(content: &[u8], convert: &mut ConvertValue<'_>) -> Result<Vec<u8>, RestoreError> {
     let failed = |problem: String| RestoreError(format!("could not convert state: {problem}"));
     let mut operations = Operations::of(content).map_err(failed)?;
     let mut out = vec![VERSION];

@@ -343,3 +343,68 @@ fn logs_are_dropped_when_they_outgrow_the_state() {
     state.checkpoint_completed(77);
     assert!(state.snapshot(78, false).is_full());
 }
+
+#[test]
+fn a_snapshot_amid_firing_timers_is_full_and_the_next_ones_go_on_from_it() {
+    let mut state = KeyedState::new(KeyedStateContext { bytes_max: u64::MAX, timers_max: u64::MAX, ..context() });
+    state.track_changes();
+    let (model, mut timers, mut task) = (Model::default(), Timers::new(), Task::default());
+    for number in 0..10_000 {
+        let key = format!("key {number}");
+        state.register_timers(1, &timer(0, &key, "", 5), &go_on).unwrap();
+        timers.insert((0, 5, key.into_bytes(), Vec::new()));
+    }
+    task.snapshot(&mut state, 1, false, &model, &timers);
+    task.confirm(&mut state, 1);
+    let mut out = Vec::new();
+    state.take_due_timers(TimeDomain::EventTime, Timestamp(5), &mut out);
+    for (timestamp, key, namespace) in fired(&out) {
+        assert!(timers.remove(&(0, timestamp, key, namespace)));
+    }
+    assert!(!timers.is_empty(), "one call does not fire all");
+    task.snapshot(&mut state, 2, false, &model, &timers);
+    let parts = task.unconfirmed[&2].0.clone();
+    assert_eq!(parts.len(), 1, "what fired was noted nowhere");
+    check_restored(&parts, &model, &timers);
+    task.confirm(&mut state, 2);
+
+    // One that fired is registered again, and all others fire.
+    state.register_timers(1, &timer(0, "key 0", "", 6), &go_on).unwrap();
+    while 0 < state.take_due_timers(TimeDomain::EventTime, Timestamp(5), &mut Vec::new()) {}
+    let timers = Timers::from([(0, 6, b"key 0".to_vec(), Vec::new())]);
+    task.snapshot(&mut state, 3, false, &model, &timers);
+    let parts = task.unconfirmed[&3].0.clone();
+    assert_eq!(parts.len(), 2, "an increment");
+    check_restored(&parts, &model, &timers);
+}
+
+/// A snapshot of timers at every step, each as it was then.
+#[test]
+fn snapshots_of_timers_do_not_change() {
+    let mut queue = TimerQueue::default();
+    let mut model = BTreeSet::new();
+    let mut taken = Vec::new();
+    for number in 0..3000_i64 {
+        // A bucket of many, some of few, far apart and near.
+        let timestamp = [7, number % 5 - 2, number * 300, -number][usize::try_from(number % 4).unwrap()];
+        let key = number.to_le_bytes();
+        assert_eq!(queue.register(timestamp, &key, b""), model.insert((timestamp, key.to_vec())));
+        if number % 3 == 0 {
+            let (timestamp, key) = model.iter().nth(model.len() / 2).unwrap().clone();
+            assert!(queue.delete(timestamp, &key, b"") && model.remove(&(timestamp, key)));
+        }
+        if number % 500 == 250 {
+            let mut out = Vec::new();
+            queue.take_due(-100, u32::MAX, usize::MAX, &mut out);
+            model.retain(|(timestamp, _)| -100 < *timestamp);
+        }
+        if number % 100 == 0 {
+            taken.push((queue.snapshot(), model.clone()));
+        }
+    }
+    for (snapshot, model) in taken {
+        let mut seen = BTreeSet::new();
+        snapshot.visit(|timestamp, key, _| assert!(seen.insert((timestamp, key.to_vec()))));
+        assert_eq!(seen, model);
+    }
+}

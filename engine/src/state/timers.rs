@@ -4,10 +4,14 @@
 //! bucket of few timers is searched through; one of many has an index, as a
 //! timer that is registered twice is one. What was deleted from a bucket of many
 //! stays as garbage until it is the larger half.
+//!
+//! The buckets of about a second share a slot: a snapshot shares the slots, and what
+//! changes afterwards copies its slot first.
 
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher as _, Hasher as _},
+    sync::Arc,
 };
 
 use hashbrown::HashTable;
@@ -18,6 +22,8 @@ use super::entries::{self, Reader};
 const FEW: usize = 8;
 /// What a timer costs beside key and namespace, about.
 const TIMER_BYTES: usize = 56;
+/// Timestamps that differ in these lowest bits only share a slot: 1,024 ms.
+const SLOT_BITS: u32 = 10;
 /// Marks a timer that was deleted, in the length of its key.
 const DELETED: u32 = 1 << 31;
 
@@ -35,7 +41,7 @@ fn is_deleted(timer: &[u8]) -> bool {
 }
 
 /// Timers in the order of their registration.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Many {
     bytes: Vec<u8>,
     /// Begin of the first that was not taken.
@@ -46,20 +52,25 @@ struct Many {
 
 /// Where a timer begins. Its hash stands beside it, so that an index of millions grows
 /// without looking at each timer again.
+#[derive(Clone)]
 struct Place {
     hash: u64,
     at: usize,
 }
 
+#[derive(Clone)]
 enum Bucket {
     Few(Vec<u8>),
     Many(Box<Many>),
 }
 
+/// Buckets by timestamp, at least one.
+type Slot = Arc<BTreeMap<i64, Bucket>>;
+
 /// See the module.
 #[derive(Default)]
 pub struct TimerQueue {
-    buckets: BTreeMap<i64, Bucket>,
+    slots: BTreeMap<i64, Slot>,
     len: usize,
     bytes: usize,
     hasher: hashbrown::DefaultHashBuilder,
@@ -83,7 +94,8 @@ impl TimerQueue {
 
     /// Timestamp of the earliest timer.
     pub fn earliest(&self) -> Option<i64> {
-        self.buckets.first_key_value().map(|(timestamp, _)| *timestamp)
+        let (_, first) = self.slots.first_key_value()?;
+        first.first_key_value().map(|(timestamp, _)| *timestamp)
     }
 
     /// Registers a timer. Returns false if it was there.
@@ -92,7 +104,8 @@ impl TimerQueue {
         let mut timer = Vec::with_capacity(8 + key.len() + namespace.len());
         entries::write(&mut timer, key);
         entries::write(&mut timer, namespace);
-        let bucket = self.buckets.entry(timestamp).or_insert_with(|| Bucket::Few(Vec::new()));
+        let slot = Arc::make_mut(self.slots.entry(timestamp >> SLOT_BITS).or_default());
+        let bucket = slot.entry(timestamp).or_insert_with(|| Bucket::Few(Vec::new()));
         if let Bucket::Few(bytes) = bucket {
             let mut count = 0;
             for other in timers(bytes) {
@@ -124,7 +137,9 @@ impl TimerQueue {
 
     /// Deletes a timer. Returns false if there was none.
     pub fn delete(&mut self, timestamp: i64, key: &[u8], namespace: &[u8]) -> bool {
-        let Some(bucket) = self.buckets.get_mut(&timestamp) else { return false };
+        let Some(slot) = self.slots.get_mut(&(timestamp >> SLOT_BITS)) else { return false };
+        let slot = Arc::make_mut(slot);
+        let Some(bucket) = slot.get_mut(&timestamp) else { return false };
         let mut timer = Vec::with_capacity(8 + key.len() + namespace.len());
         entries::write(&mut timer, key);
         entries::write(&mut timer, namespace);
@@ -149,7 +164,10 @@ impl TimerQueue {
             }
         };
         if is_empty {
-            self.buckets.remove(&timestamp);
+            slot.remove(&timestamp);
+            if slot.is_empty() {
+                self.slots.remove(&(timestamp >> SLOT_BITS));
+            }
         }
         if deleted {
             self.len -= 1;
@@ -164,7 +182,12 @@ impl TimerQueue {
     pub fn take_due(&mut self, time: i64, count_max: u32, bytes_max: usize, out: &mut Vec<u8>) -> u32 {
         let mut count = 0;
         while count < count_max && out.len() < bytes_max {
-            let Some(mut first) = self.buckets.first_entry().filter(|first| *first.key() <= time) else { break };
+            if self.earliest().is_none_or(|earliest| time < earliest) {
+                break;
+            }
+            let Some(mut first_slot) = self.slots.first_entry() else { break };
+            let slot = Arc::make_mut(first_slot.get_mut());
+            let Some(mut first) = slot.first_entry() else { break };
             let timestamp = *first.key();
             let mut take = |timer: &[u8]| {
                 out.extend_from_slice(&timestamp.to_le_bytes());
@@ -193,6 +216,9 @@ impl TimerQueue {
             };
             if is_empty {
                 first.remove();
+                if slot.is_empty() {
+                    first_slot.remove();
+                }
             }
         }
         count
@@ -200,37 +226,29 @@ impl TimerQueue {
 
     /// All timers as they are now, which may be read on another thread.
     pub fn snapshot(&self) -> TimerSnapshot {
-        let mut snapshot = TimerSnapshot { buckets: Vec::with_capacity(self.buckets.len()), bytes: Vec::new() };
-        for (timestamp, bucket) in &self.buckets {
-            snapshot.bytes.extend_from_slice(match bucket {
-                Bucket::Few(bytes) => bytes,
-                Bucket::Many(many) => &many.bytes[many.from..],
-            });
-            snapshot.buckets.push((*timestamp, snapshot.bytes.len()));
-        }
-        snapshot
+        TimerSnapshot { slots: self.slots.values().cloned().collect() }
     }
 }
 
 /// The timers of a queue at one moment.
 pub struct TimerSnapshot {
-    /// Timestamp of each bucket and where it ends in `bytes`.
-    buckets: Vec<(i64, usize)>,
-    bytes: Vec<u8>,
+    slots: Vec<Slot>,
 }
 
 impl TimerSnapshot {
     /// Shows all timers in the order of their timestamps: timestamp, key and namespace.
     pub fn visit(&self, mut visit: impl FnMut(i64, &[u8], &[u8])) {
-        let mut begin = 0;
-        for (timestamp, end) in &self.buckets {
-            for timer in timers(&self.bytes[begin..*end]).filter(|timer| !is_deleted(timer)) {
+        for (timestamp, bucket) in self.slots.iter().flat_map(|slot| slot.iter()) {
+            let bytes = match bucket {
+                Bucket::Few(bytes) => bytes.as_slice(),
+                Bucket::Many(many) => &many.bytes[many.from..],
+            };
+            for timer in timers(bytes).filter(|timer| !is_deleted(timer)) {
                 let mut parts = entries::elements(timer);
                 if let (Some(key), Some(namespace)) = (parts.next(), parts.next()) {
                     visit(*timestamp, key, namespace);
                 }
             }
-            begin = *end;
         }
     }
 }

@@ -105,6 +105,42 @@ fn other_changes_are_refused_with_the_reason() {
     assert_eq!(evolution(&StateDeclaration { time_to_live: Some(5), ..state("u8") }, &longer), Evolution::Same);
 }
 
+/// A section of one value, one list, a map of two pairs, and a timer, whose types change.
+#[test]
+fn sections_are_rewritten_and_what_has_no_values_stays() {
+    let put = |operation: u8, state: u8, rest: &[u8]| [&[operation, state, 1, b'k', 0], rest].concat();
+    let timer = [&[7, 0][..], &[9; 8], &[1, b'k', 0]].concat();
+    let section = |value: &[u8], element: &[u8], pair: &[u8]| {
+        let with_length = |bytes: &[u8]| [&[u8::try_from(bytes.len()).unwrap()], bytes].concat();
+        [
+            vec![1],
+            put(1, 0, &with_length(value)),
+            put(2, 1, &with_length(&[&u32::try_from(element.len()).unwrap().to_le_bytes(), element].concat())),
+            put(4, 2, &[&[1, b'm'], &with_length(pair)[..]].concat()),
+            [&[6, 1, b'n'], &with_length(pair)[..]].concat(),
+            put(3, 0, &[]),
+            timer.clone(),
+        ]
+        .concat()
+    };
+    let declared = |value_type: &str| {
+        [StateKind::Value, StateKind::List, StateKind::Map].map(|kind| StateDeclaration {
+            name: format!("{kind:?}"),
+            kind,
+            ..state(value_type)
+        })
+    };
+    let conversions = conversions(&declared("u8"), &declared("i16"));
+    let converted = convert_section(&section(&[5], &[6], &[7]), &conversions).unwrap();
+    assert_eq!(converted, section(&[5, 0], &[6, 0], &[7, 0]));
+    let unchanged = section(&[5], &[6], &[7]);
+    assert_eq!(convert_section(&unchanged, &[None, None, None]).unwrap(), unchanged);
+    for length in 0..unchanged.len() {
+        drop(convert_section(&unchanged[..length], &conversions));
+    }
+    assert!(convert_section(&section(&[5, 5], &[6], &[7]), &conversions).is_err());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 

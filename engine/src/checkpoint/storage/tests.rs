@@ -133,6 +133,27 @@ fn what_fails_while_it_is_written_is_not_there() {
 }
 
 #[test]
+fn what_a_killed_process_left_behind_is_deleted_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    for storage in [local(&directory.path().join("job")), in_memory()] {
+        let mut registry = SharedStateRegistry::default();
+        assert_eq!(storage.delete_unreferenced(&registry).unwrap(), 0);
+        let kept = checkpoint(&storage, 1);
+        assert!(registry.register(&kept).is_empty());
+        let orphan = write(&storage, "shared/2-0", b"of a checkpoint that did not complete");
+        let mut expected = 1;
+        if let Some(directory) = &storage.directory {
+            fs::write(directory.join("shared/2-1#1"), b"half").unwrap();
+            expected += 1;
+        }
+        assert_eq!(storage.delete_unreferenced(&registry).unwrap(), expected);
+        assert!(matches!(storage.read(&orphan), Err(CheckpointStorageError::Missing { .. })));
+        storage.verify(&kept).unwrap();
+    }
+    assert_eq!(files(directory.path()), ["job/chk-1/_metadata", "job/shared/1-0"]);
+}
+
+#[test]
 fn a_user_names_a_savepoint_a_checkpoint_or_its_metadata() {
     let directory = tempfile::tempdir().unwrap();
     let at = |path: &str| SnapshotLocation(directory.path().join(path).to_string_lossy().into_owned());
@@ -223,30 +244,39 @@ fn metadata_of_others_and_of_other_versions_is_told_apart() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
     /// Any byte flipped, any cut, anything appended, of state and of metadata.
     #[test]
     fn every_damage_is_found(at in any::<prop::sample::Index>(), bit in 0_u32..8, kind in 0_u8..3, is_state: bool) {
-        let directory = tempfile::tempdir().unwrap();
-        let storage = local(directory.path());
-        let metadata = checkpoint(&storage, 1);
-        let path = directory.path().join(if is_state { "shared/1-0" } else { "chk-1/_metadata" });
-        let mut bytes = fs::read(&path).unwrap();
-        let at = at.index(bytes.len());
-        match kind {
-            0 => bytes[at] ^= 1 << bit,
-            1 => bytes.truncate(at),
-            _ => bytes.push(0),
+        thread_local! {
+            static WRITTEN: (tempfile::TempDir, CheckpointMetadata) = {
+                let directory = tempfile::tempdir().unwrap();
+                let metadata = checkpoint(&local(directory.path()), 1);
+                (directory, metadata)
+            };
         }
-        fs::write(&path, bytes).unwrap();
-        let error = if is_state {
-            let file = metadata.files().next().unwrap();
-            prop_assert!(storage.read(file).is_err());
-            storage.verify(&metadata).unwrap_err()
-        } else {
-            storage.load_metadata(Some(1)).unwrap_err()
-        };
+        let error = WRITTEN.with(|(directory, metadata)| {
+            let storage = local(directory.path());
+            let path = directory.path().join(if is_state { "shared/1-0" } else { "chk-1/_metadata" });
+            let whole = fs::read(&path).unwrap();
+            let mut bytes = whole.clone();
+            let at = at.index(bytes.len());
+            match kind {
+                0 => bytes[at] ^= 1 << bit,
+                1 => bytes.truncate(at),
+                _ => bytes.push(0),
+            }
+            fs::write(&path, bytes).unwrap();
+            let error = if is_state {
+                assert!(storage.read(metadata.files().next().unwrap()).is_err());
+                storage.verify(metadata).unwrap_err()
+            } else {
+                storage.load_metadata(Some(1)).unwrap_err()
+            };
+            fs::write(&path, whole).unwrap();
+            error
+        });
         let is_right = matches!(error, CheckpointStorageError::Damaged { .. } | CheckpointStorageError::Foreign { .. });
         prop_assert!(is_right, "{}", error);
     }
