@@ -4,6 +4,7 @@ mod nexmark;
 mod word_count;
 mod tutorial;
 mod topology;
+mod upgrade;
 mod refusals;
 mod grants;
 mod row_errors;
