@@ -1,6 +1,8 @@
 //! What does keyed state in the host cost? Bytes a key in memory, nanoseconds an
 //! entry of `get-many` and `put-many` (1,000 entries a call, keys at random), flushes of
 //! 60,000 entries at once, values that change their length, snapshots, and timers.
+//! What do checkpoints write if 1 % of the keys change between them, and for how long do
+//! they hold the task up?
 //!
 //! `cargo bench --bench state_backend [KEYS]`, 10 million keys if none are given.
 
@@ -202,6 +204,8 @@ fn timers() {
             }
         });
         report(&format!("register-many, {name}"), TIMERS, took);
+        let took = timed(|| drop(state.snapshot(1, true)));
+        println!("{:58} {:8.3} ms", "snapshot", took.as_secs_f64() * 1000.0);
         println!("{:58} {:8.1} bytes resident a timer", "", (resident_bytes() - made) as f64 / TIMERS as f64);
         let mut fired = 0;
         let took = timed(|| {
@@ -213,11 +217,43 @@ fn timers() {
     }
 }
 
+/// A hundred checkpoints of as many keys.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn checkpoints(keys: u64) {
+    println!("\ncheckpoints of {keys} keys, 1 % of which change between two");
+    let mut state = state();
+    for from in (0..keys).step_by(100_000) {
+        put(&mut state, 0, &calls(100_000, |list, index| entry(list, from + index, Some(VALUE_BYTES))));
+    }
+    let entries = keys / 100;
+    let some = &calls(entries, |list, index| entry(list, index * 99, Some(VALUE_BYTES)));
+    put(&mut state, 0, some);
+    report("put-many, changes not noted", entries, timed(|| put(&mut state, 0, some)));
+    state.track_changes();
+    let (mut written, mut full_bytes, mut held, mut noted) = (0, 0, Duration::ZERO, Duration::ZERO);
+    for checkpoint in 1..=100 {
+        if 1 < checkpoint {
+            noted += timed(|| put(&mut state, 0, some));
+        }
+        let mut snapshot = None;
+        held = held.max(timed(|| snapshot = Some(state.snapshot(checkpoint, false))));
+        let sections = snapshot.expect("taken above").write(&mut std::io::sink()).expect("a sink takes all");
+        let bytes: u64 = sections.iter().map(|(_, bytes)| bytes).sum();
+        full_bytes = full_bytes.max(bytes);
+        written += bytes;
+        state.checkpoint_completed(checkpoint);
+    }
+    report("put-many, changes noted", 99 * entries, noted);
+    println!("{:58} {:8.3} ms", "longest time that a snapshot held the task", held.as_secs_f64() * 1000.0);
+    println!("{:58} {:8.2} %", "written on average, of a full snapshot", written as f64 / full_bytes as f64);
+}
+
 fn main() {
     let keys = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(10_000_000);
     // First, while no memory lies about that was used before.
     values(keys);
     values(1_000_000);
+    checkpoints(keys);
     lists_and_maps();
     timers();
 }

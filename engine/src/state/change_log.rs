@@ -25,7 +25,7 @@ use crate::base::stream_element::CheckpointId;
 const LOG_BYTES_MIN: u64 = 64 << 10;
 /// Snapshots that are not confirmed, above which the next one is full.
 const UNCONFIRMED_MAX: usize = 64;
-/// Increments that follow a full snapshot, at most.
+/// Increments with content that follow a full snapshot, at most.
 const INCREMENTS_MAX: u32 = 256;
 
 /// Confirmed parts that an increment builds upon: a full one, and increments.
@@ -235,7 +235,8 @@ impl ChangeLog {
             Some((all, base)) => {
                 let changed = all.iter().map(|changes| bytes(changes)).sum::<u64>();
                 let increment_bytes = base.increment_bytes + changed;
-                let base = Base { increment_bytes, increments: base.increments + 1, ..base };
+                let increments = base.increments + u32::from(0 < changed);
+                let base = Base { increment_bytes, increments, ..base };
                 (Written::Increment(base), Ok(Increment(all)))
             }
             None => {

@@ -246,7 +246,7 @@ impl KeyedState {
     /// all would not be less to write; else what changed since the last confirmed checkpoint.
     ///
     /// The parts of an increment's checkpoint are those of the checkpoint that was confirmed
-    /// last when it was taken, and the increment.
+    /// last when it was taken, and the increment, unless that has no content.
     pub fn snapshot(&mut self, checkpoint_id: CheckpointId, is_full: bool) -> KeyedStateSnapshot {
         self.end_restore();
         let bytes = self.bytes();

@@ -306,6 +306,25 @@ fn checkpoints_write_what_changed_and_all_again_when_that_has_become_as_much() {
 }
 
 #[test]
+fn nothing_is_written_while_nothing_changes_and_many_small_increments_end_in_a_full_one() {
+    let mut state = large();
+    let mut full = Vec::new();
+    for checkpoint in 1..=600 {
+        if 300 < checkpoint {
+            put(&mut state, 0..1, checkpoint);
+        }
+        let snapshot = state.snapshot(checkpoint, false);
+        if snapshot.is_full() {
+            full.push(checkpoint);
+        }
+        let bytes = bytes(&written(snapshot));
+        assert_eq!(bytes == 0, (2..=300).contains(&checkpoint), "{bytes} bytes in checkpoint {checkpoint}");
+        state.checkpoint_completed(checkpoint);
+    }
+    assert_eq!(full, [1, 300 + 256 + 1]);
+}
+
+#[test]
 fn what_aborted_checkpoints_held_stands_in_the_next_one() {
     let mut state = large();
     written(state.snapshot(1, false));
