@@ -283,8 +283,12 @@ impl Simulation {
     /// The next checkpoint cannot be stored, or the newest one is damaged, if another one is left.
     fn damage_something(&mut self) {
         let mut storage = self.harness.store.0.lock().unwrap();
-        let intact: Vec<_> =
-            storage.stored.keys().map(|(_, id)| *id).filter(|id| !storage.damaged.contains(id)).collect();
+        let is_going = |id: &CheckpointId| {
+            let mut tasks = storage.tasks.iter();
+            tasks.any(|task| matches!(task, StorageTask::Discard { checkpoints, .. } if checkpoints.contains(id)))
+        };
+        let ids = storage.stored.keys().map(|(_, id)| *id);
+        let intact: Vec<_> = ids.filter(|id| !storage.damaged.contains(id) && !is_going(id)).collect();
         let target = if self.rng.random_bool(0.5) { Some(self.last_id) } else { intact.last().copied() };
         let is_only_one = intact.len() < 2 && target.is_some_and(|target| intact.contains(&target));
         if let Some(target) = target.filter(|_| !is_only_one) {
