@@ -34,7 +34,7 @@ pub struct Segment<T> {
 enum State {
     Running {
         instance: Box<Instance>,
-        exports: Exports,
+        exports: Box<Exports>,
     },
     Failed {
         error: GuestError,
@@ -116,7 +116,7 @@ impl<T: EmitTarget> Segment<T> {
         instance.host_mut().set_state(state);
         instance.host_mut().set_lists(lists);
         instance.open(&WitOperatorContext::from(context), &context.nodes)?;
-        let exports = instance.exports();
+        let exports = Box::new(instance.exports());
         let state = State::Running { instance: Box::new(instance), exports };
         Ok(Self { state, is_keyed: context.is_keyed, target: PhantomData })
     }

@@ -35,6 +35,9 @@ struct Completed {
     splits: VecDeque<Vec<u8>>,
 }
 
+/// Rows by committable.
+type Committed = BTreeMap<Vec<u8>, Vec<Vec<u8>>>;
+
 struct PendingCheckpoint {
     id: CheckpointId,
     waits_for: BTreeSet<ExecutionAttemptId>,
@@ -49,7 +52,7 @@ struct Coordinator<'a> {
     pending: Option<PendingCheckpoint>,
     last: Option<Completed>,
     /// Committed rows, by committable, so that one that is committed again counts once.
-    committed: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
+    committed: Committed,
     ended: BTreeSet<ExecutionAttemptId>,
     finished: BTreeSet<ExecutionAttemptId>,
     declined: Vec<DeclineCheckpoint>,
@@ -191,7 +194,7 @@ impl<'a> Coordinator<'a> {
     }
 
     /// Tears all tasks down.
-    fn cancel(mut self) -> (Option<Completed>, BTreeMap<Vec<u8>, Vec<Vec<u8>>>) {
+    fn cancel(mut self) -> (Option<Completed>, Committed) {
         for deployment in self.running() {
             self.cluster.tasks[&deployment.attempt].cancel();
         }
