@@ -83,6 +83,8 @@ struct Simulation {
     events: BTreeMap<(Timestamp, u64), Event>,
     numbered: u64,
     tasks: BTreeMap<VertexIndex, Task>,
+    /// Attempts that have finished, which the JobMaster may not know yet.
+    finished: BTreeSet<ExecutionAttemptId>,
     acknowledged: BTreeSet<(CheckpointId, ExecutionAttemptId)>,
     /// Checkpoints whose metadata was about to be stored.
     checked: BTreeSet<CheckpointId>,
@@ -123,6 +125,7 @@ impl Simulation {
             events: BTreeMap::new(),
             numbered: 0,
             tasks: BTreeMap::new(),
+            finished: BTreeSet::new(),
             acknowledged: BTreeSet::new(),
             checked: BTreeSet::new(),
             durable: BTreeSet::new(),
@@ -236,7 +239,7 @@ impl Simulation {
     fn has_input_ended(&self, vertex: VertexIndex) -> bool {
         let has_ended = |producer: &VertexIndex| match self.tasks.get(producer) {
             Some(task) => task.is_at_end,
-            None => self.harness.state_of(*producer) == ExecutionState::Finished,
+            None => self.finished.contains(&self.harness.current_attempt(*producer)),
         };
         self.harness.producers(vertex).iter().all(has_ended)
     }
@@ -417,6 +420,7 @@ impl Simulation {
                 self.written.insert(task.attempt.execution_vertex.subtask_index, task.next);
             }
             self.tasks.remove(&vertex);
+            self.finished.insert(attempt);
             let finished = update(attempt, TaskState::Finished, None);
             self.say(1..500, JobMasterMessage::UpdateTaskExecutionState(finished));
         }
