@@ -167,9 +167,7 @@ fn a_job_is_rescaled_through_savepoints() {
             let mut flags = vec!["-p", parallelism, "-D", "execution.checkpointing.interval=50ms"];
             flags.extend(from.iter().flat_map(|path| ["--from-savepoint", path]));
             let job = cluster.submit(&flags, "nexmark", &arguments);
-            cluster.await_answer(&format!("/jobs/{job}/checkpoints"), |answer| {
-                answer["counts"]["completed"].as_u64().is_some_and(|completed| 3 <= completed)
-            });
+            cluster.await_checkpoints(&job, 3);
             let stopped = run(&["stop", "-m", &cluster.url, "--savepoint", text(&savepoints), &job]);
             assert!(stopped.status.success(), "{}", describe(&stopped));
             from = Some(String::from_utf8_lossy(&stopped.stdout).trim().to_owned());

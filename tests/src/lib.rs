@@ -216,6 +216,25 @@ impl Cluster {
         }
     }
 
+    /// Waits until so many checkpoints of a job are complete.
+    ///
+    /// # Panics
+    /// Panics if they are not in time.
+    pub fn await_checkpoints(&self, job: &str, count: u64) {
+        let url = format!("{}/jobs/{job}/checkpoints", self.url);
+        let deadline = Instant::now() + STATE_TIMEOUT;
+        loop {
+            // Before the first one there is nothing to tell of.
+            let request = ureq::get(&url).config().http_status_as_error(false).build();
+            let mut response = request.call().unwrap_or_else(|error| panic!("{url}: {error}"));
+            let answer: Value = response.body_mut().read_json().unwrap_or_else(|error| panic!("{url}: {error}"));
+            if answer["counts"]["completed"].as_u64().is_some_and(|completed| count <= completed) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{url} still answers {answer}");
+        }
+    }
+
     /// Waits for a state of a job.
     pub fn await_state(&self, job: &str, state: &str) -> Value {
         self.await_answer(&format!("/jobs/{job}"), |answer| answer["state"] == state)

@@ -75,6 +75,8 @@ enum Fault {
     Failpoint(String),
     /// It is killed after so many milliseconds.
     Clock(u64),
+    /// It is killed when the job has so many complete checkpoints.
+    Checkpoints(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -188,7 +190,7 @@ impl<'a> Job<'a> {
     fn run(&mut self, fault: Option<&Fault>) -> (End, Option<Duration>) {
         let failpoints = fault.and_then(|fault| match fault {
             Fault::Failpoint(text) => Some(text.as_str()),
-            Fault::Clock(_) => None,
+            Fault::Clock(_) | Fault::Checkpoints(_) => None,
         });
         let (last, began) = (self.checkpoints.last().copied(), Instant::now());
         let mut child = self.spawn(failpoints);
@@ -207,7 +209,11 @@ impl<'a> Job<'a> {
                 };
                 return (end, recovered.or((end == End::Finished).then_some(running)));
             }
-            let kills = matches!(fault, Some(Fault::Clock(millis)) if Duration::from_millis(*millis) <= running);
+            let kills = match fault {
+                Some(Fault::Clock(millis)) => Duration::from_millis(*millis) <= running,
+                Some(Fault::Checkpoints(count)) => *count <= self.checkpoints.len(),
+                Some(Fault::Failpoint(_)) | None => false,
+            };
             if kills || PROCESS_TIMEOUT <= running {
                 child.kill().expect("it is our child");
                 child.wait().expect("it is our child");
@@ -471,7 +477,7 @@ fn main() -> ExitCode {
     fail_storage(&workloads, &path, &mut random, &mut tally, &options);
     println!("after errors and delays of storage: {} problems", tally.problems.len());
     for number in 0..options.damages {
-        damage_checkpoints(&workloads, &lasts, number, &path, &mut random, &mut tally, &options);
+        damage_checkpoints(&workloads, number, &path, &mut random, &mut tally, &options);
     }
     println!("{tally}");
     let never: Vec<_> =
@@ -555,7 +561,6 @@ fn fail_storage(workloads: &[Workload], root: &Path, random: &mut StdRng, tally:
 /// Damages a file of the newest checkpoint of a killed job, which must tell of it and go on from an older one.
 fn damage_checkpoints(
     workloads: &[Workload],
-    lasts: &[u64],
     number: u64,
     root: &Path,
     random: &mut StdRng,
@@ -565,19 +570,11 @@ fn damage_checkpoints(
     let index = usize::try_from(number).unwrap_or(0) % workloads.len();
     let mut job = Job::new(&workloads[index], root, random);
     let kind = [Damage::FlippedByte, Damage::Truncated, Damage::Deleted][usize::try_from(number / 4 % 3).unwrap_or(0)];
-    let mut files = Vec::new();
-    for _ in 0..10 {
-        let after = random.random_range(lasts[index] / 2..=lasts[index]);
-        if job.run(Some(&Fault::Clock(after))).0 != End::Killed {
-            break;
-        }
-        tally.kills += 1;
-        files = job.newest_files();
-        if 1 < job.checkpoints.len() && !files.is_empty() {
-            break;
-        }
-    }
-    if job.checkpoints.len() < 2 || files.is_empty() || !job.root.join("state").exists() {
+    let count = random.random_range(2..5);
+    let killed = job.run(Some(&Fault::Checkpoints(count))).0 == End::Killed;
+    tally.kills += u64::from(killed);
+    let files = if killed { job.newest_files() } else { Vec::new() };
+    if job.checkpoints.len() < 2 || files.is_empty() {
         // It ended before it could be damaged.
         let end = job.run_to_the_end(&[], tally);
         return job.close(end, tally, options.keep);
