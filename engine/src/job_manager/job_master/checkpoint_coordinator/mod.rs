@@ -583,8 +583,10 @@ impl CheckpointCoordinator {
             let known = self.uncommitted.entry((task, *node)).or_default();
             for committable in &operator.committables {
                 // A task may name again what it named for a checkpoint that was given up.
-                if !known.iter().any(|(_, other)| other == committable) {
-                    known.push((id, committable.clone()));
+                match known.iter_mut().find(|(_, other)| other == committable) {
+                    // Acknowledgements may overtake each other: it belongs to the first that names it.
+                    Some((belongs_to, _)) => *belongs_to = id.min(*belongs_to),
+                    None => known.push((id, committable.clone())),
                 }
             }
         }
