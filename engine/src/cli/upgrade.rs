@@ -30,6 +30,7 @@ use crate::{
     graph::{
         job_graph::{Grants, JobGraph},
         job_graph_codec,
+        plan::json_plan,
     },
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
@@ -228,6 +229,7 @@ impl Version {
     fn start(&self, rest: &RestClient, savepoint: &str, allow_non_restored_state: bool) -> Result<JobId, String> {
         let mut graph = self.graph.clone();
         graph.job_id = JobId::random();
+        graph.json_plan = json_plan(&graph);
         let allow = allow_non_restored_state.to_string();
         for (key, value) in
             [(options::RECOVERY_PATH.key, savepoint), (options::RECOVERY_IGNORE_UNCLAIMED.key, allow.as_str())]
