@@ -11,7 +11,9 @@ use engine_tests::{
 const EVENTS: u64 = 50_000;
 /// Events a second: the job runs long enough to be taken over.
 const RATE: &str = "5000";
-const INTERVAL: [&str; 2] = ["-D", "execution.checkpointing.interval=50ms"];
+/// With a pause before the first checkpoint too: a version that traps at once does so before it.
+const INTERVAL: [&str; 4] =
+    ["-D", "execution.checkpointing.interval=200ms", "-D", "execution.checkpointing.min-pause=150ms"];
 
 struct Scene {
     directory: tempfile::TempDir,
