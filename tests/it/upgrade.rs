@@ -70,7 +70,7 @@ impl Scene {
 
     fn job_in(&self, text: &str) -> String {
         let ids = text.split(|character: char| !character.is_ascii_hexdigit()).filter(|word| word.len() == 32);
-        ids.filter(|id| *id != self.job).last().unwrap_or_else(|| panic!("no other job in {text}")).to_owned()
+        ids.filter(|id| *id != self.job).next_back().unwrap_or_else(|| panic!("no other job in {text}")).to_owned()
     }
 }
 

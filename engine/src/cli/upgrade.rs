@@ -25,7 +25,7 @@ use crate::{
     client::{
         ClientError,
         grants::Site,
-        rest_client::{RestClient, SentFile},
+        rest_client::{RestClient, SentFile, wait},
     },
     graph::{
         job_graph::{Grants, JobGraph},
@@ -279,7 +279,7 @@ fn watch(rest: &RestClient, job: JobId) -> Result<(), String> {
             }
             None => {}
         }
-        std::thread::sleep(LOOK_PAUSE);
+        wait(LOOK_PAUSE);
     }
 }
 
@@ -302,7 +302,7 @@ fn end(rest: &RestClient, job: JobId) -> Result<(), String> {
         if snapshot.status.is_globally_terminal() {
             return Ok(());
         }
-        std::thread::sleep(LOOK_PAUSE);
+        wait(LOOK_PAUSE);
     }
     Err(format!("job {job} was cancelled, but has not ended within {} s", CANCEL_TIME_MAX.as_secs()))
 }

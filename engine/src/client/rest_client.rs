@@ -249,7 +249,7 @@ impl RestClient {
                     Some(message) => Err(RestClientError::OperationFailed { message: message.to_owned() }),
                 };
             }
-            std::thread::sleep(pause);
+            wait(pause);
             pause = (pause * 2).min(OPERATION_PAUSE_MAX);
         }
     }
@@ -397,6 +397,12 @@ impl RestClient {
         }
         Err(self.unexpected("it answers a submission with another job".to_owned()))
     }
+}
+
+/// Waits before the JobManager is asked again.
+#[expect(clippy::disallowed_methods, reason = "a command line has nothing else to wait for")]
+pub fn wait(pause: Duration) {
+    std::thread::sleep(pause);
 }
 
 const JOB_GRAPH_FILE_NAME: &str = "flink-jobgraph.bin";

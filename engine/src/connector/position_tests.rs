@@ -332,7 +332,7 @@ fn a_large_archive_is_passed_over_in_short_steps() {
             _ => pauses += 1,
         }
         // A checkpoint in the middle of it has the same place.
-        assert_eq!(reader.snapshot(), [split.clone()]);
+        assert_eq!(reader.snapshot(), std::slice::from_ref(&split));
     };
     assert_eq!(rows_of(&batch)[0], format!("{read:09}").into_bytes());
     assert!(6 <= pauses, "{pauses} steps for 7 MB");

@@ -153,7 +153,8 @@ impl SinkCommitter for TransactionCommitter {
     /// All are tried; the first failure is returned.
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError> {
         let committed = committables.iter().map(|committable| self.0.commit(number(committable)));
-        committed.fold(Ok(()), |result, committed| result.and(committed))
+        let outcomes: Vec<_> = committed.collect();
+        outcomes.into_iter().collect()
     }
 
     fn abort(&mut self) -> Result<(), ConnectorError> {

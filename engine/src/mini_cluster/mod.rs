@@ -432,6 +432,7 @@ impl Services {
         })
     }
 
+    #[expect(clippy::disallowed_methods, reason = "the thread of a store waits for its JobMaster alone")]
     fn job_master_context(&self) -> JobMasterContext {
         let rpc = self.rpc.clone();
         let send = move |envelope: Envelope| {

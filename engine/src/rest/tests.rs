@@ -696,7 +696,7 @@ fn polled(fixture: &Fixture, path: &str) -> Value {
             return answer["operation"].clone();
         }
         assert_eq!(answer["status"]["id"], "IN_PROGRESS");
-        std::thread::sleep(Duration::from_millis(10));
+        crate::client::rest_client::wait(Duration::from_millis(10));
     }
     panic!("{path} does not complete");
 }

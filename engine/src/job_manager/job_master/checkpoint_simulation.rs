@@ -257,11 +257,9 @@ impl Simulation {
         for (_, message) in self.harness.take_to_task_executors() {
             match message {
                 TaskExecutorMessage::SubmitTask(deployment) => self.start(&deployment),
-                TaskExecutorMessage::CancelTask(attempt) => {
-                    if self.remove_task(attempt) {
-                        let canceled = update(attempt, TaskState::Canceled, None);
-                        self.say(1..800, JobMasterMessage::UpdateTaskExecutionState(canceled));
-                    }
+                TaskExecutorMessage::CancelTask(attempt) if self.remove_task(attempt) => {
+                    let canceled = update(attempt, TaskState::Canceled, None);
+                    self.say(1..800, JobMasterMessage::UpdateTaskExecutionState(canceled));
                 }
                 TaskExecutorMessage::TriggerCheckpoint(trigger) => {
                     let id = trigger.checkpoint_id;
