@@ -69,8 +69,8 @@ impl Scene {
     }
 
     fn job_in(&self, text: &str) -> String {
-        let ids = text.split(|character: char| !character.is_ascii_hexdigit()).filter(|word| word.len() == 32);
-        ids.filter(|id| *id != self.job).next_back().unwrap_or_else(|| panic!("no other job in {text}")).to_owned()
+        let mut ids = text.split(|character: char| !character.is_ascii_hexdigit()).filter(|word| word.len() == 32);
+        ids.rfind(|id| *id != self.job).unwrap_or_else(|| panic!("no other job in {text}")).to_owned()
     }
 }
 
