@@ -109,6 +109,7 @@ struct Tally {
     checkpoints: u64,
     storage_errors: u64,
     storage_delays: u64,
+    metadata_removed: u64,
     injected: u64,
     detected: u64,
     recoveries: Vec<Duration>,
@@ -582,6 +583,13 @@ fn damage_checkpoints(
     let file = &files[random.random_range(0..files.len())];
     let said = fs::read(job.log()).unwrap_or_default().len();
     damage(file, kind, random);
+    if matches!(kind, Damage::Deleted) && file.ends_with("_metadata") {
+        // Without metadata it is one that was never complete: nothing can be told of it, and the rows
+        // must be right all the same.
+        tally.metadata_removed += 1;
+        let end = job.run_to_the_end(&[], tally);
+        return job.close(end, tally, options.keep);
+    }
     tally.injected += 1;
     let end = job.run_to_the_end(&[], tally);
     let log = fs::read(job.log()).unwrap_or_default();
@@ -615,6 +623,7 @@ impl fmt::Display for Tally {
             ("errors of storage, delays", format!("{}, {}", self.storage_errors, self.storage_delays)),
             ("files damaged", self.injected.to_string()),
             ("of them detected", self.detected.to_string()),
+            ("checkpoints that lost their metadata, passed over", self.metadata_removed.to_string()),
             ("process start to next checkpoint, p50", at(0.5)),
             ("p99", at(0.99)),
             ("longest", at(1.0)),
