@@ -30,17 +30,21 @@ pub fn read<E: Record>(env: &StreamExecutionEnvironment, args: &Args) -> Result<
     match (args.get::<String>("input")?, args.get::<u64>("events")?) {
         (Some(path), None) => {
             let source = FileSource::json_lines::<E>(path);
-            Ok(env.from_source(match rate {
-                Some(rate) => source.rate(rate),
-                None => source,
-            }))
+            Ok(env
+                .from_source(match rate {
+                    Some(rate) => source.rate(rate),
+                    None => source,
+                })
+                .uid("events"))
         }
         (None, Some(events)) => {
             let source = NexmarkSource::<E>::events(events);
-            Ok(env.from_source(match rate {
-                Some(rate) => source.rate(rate),
-                None => source,
-            }))
+            Ok(env
+                .from_source(match rate {
+                    Some(rate) => source.rate(rate),
+                    None => source,
+                })
+                .uid("events"))
         }
         _ => engine_sdk::bail!("give one of --input PATH and --events N"),
     }

@@ -42,11 +42,13 @@ pub fn local_item_suggestion(events: &DataStream<SellerEvent<'static>>) -> DataS
         SellerEvent::Auction(listing) if listing.category == CATEGORY => out.collect(listing),
         _ => {}
     });
-    listings.key_by(|listing| listing.seller).regular_join(&sellers.key_by(|seller| seller.id)).process(
-        |listing, seller, out: &mut Collector<str>| {
+    listings
+        .key_by(|listing| listing.seller)
+        .regular_join(&sellers.key_by(|seller| seller.id))
+        .process(|listing, seller, out: &mut Collector<str>| {
             out.csv((seller.name, seller.city, seller.state, listing.id));
-        },
-    )
+        })
+        .uid("items-of-sellers")
 }
 
 /// What q8 needs of people and auctions.
@@ -98,6 +100,7 @@ pub fn monitor_new_users(events: &DataStream<UserEvent<'static>>) -> DataStream<
                 users.for_each(|user| out.csv((user.id, user.name, ctx.window().start)));
             }
         })
+        .uid("offers-of-new-users")
 }
 
 /// What q20 needs of auctions and bids.
@@ -128,9 +131,10 @@ pub fn expanded_bids(events: &DataStream<ExpansionEvent>) -> DataStream<str> {
             out.collect(bid);
         }
     });
-    bids.key_by(|bid| bid.auction).regular_join(&auctions.key_by(|auction| auction.id)).process(
-        |bid, auction, out: &mut Collector<str>| {
+    bids.key_by(|bid| bid.auction)
+        .regular_join(&auctions.key_by(|auction| auction.id))
+        .process(|bid, auction, out: &mut Collector<str>| {
             out.csv((bid.auction, bid.bidder, bid.price, bid.date_time, auction.seller, auction.expires));
-        },
-    )
+        })
+        .uid("expanded-bids")
 }

@@ -1,4 +1,7 @@
 //! Queries of the Nexmark benchmark over the events of an auction site.
+//!
+//! Operators with state have a uid, under which it is found again when a job goes on from a
+//! savepoint: without one that would depend on the chains, and so on the parallelism.
 
 mod events;
 mod stateless;
@@ -43,7 +46,7 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     };
     match (args.get::<String>("output")?, args.flag("discard")) {
         (None, true) => rows.sink_to(DiscardSink),
-        (Some(directory), false) => rows.sink_to(FileSink::text_lines(directory)),
+        (Some(directory), false) => rows.sink_to(FileSink::text_lines(directory)).uid("rows"),
         (None, false) => rows.print(),
         (Some(_), true) => engine_sdk::bail!("give one of --output and --discard"),
     };

@@ -54,17 +54,20 @@ pub fn bidding_statistics(bids: &DataStream<Bid>) -> DataStream<str> {
         .key_by(|(bidder, counts)| (counts.day, *bidder))
         .window(GlobalWindows::end_of_stream())
         .reduce(|(bidder, counts), (_, other)| (bidder, counts.plus(other)))
+        .uid("bids-of-bidders")
         .map(|(_, counts)| DayCounts { bidders: 1, ..counts });
     let of_auctions = bids
         .key_by(|bid| (bid.date_time / DAY, bid.auction))
         .deduplicate(Keep::First)
         .updates()
+        .uid("first-bids-on-auctions")
         .map(|bid| DayCounts { day: bid.date_time / DAY, auctions: 1, ..DayCounts::default() });
     of_bidders
         .union(&of_auctions)
         .key_by(|counts| counts.day)
         .window(GlobalWindows::end_of_stream())
         .reduce(DayCounts::plus)
+        .uid("days")
         .flat_map(|all, out: &mut Collector<str>| {
             out.csv((all.day, all.bids, all.low, all.middle, all.high, all.bidders, all.auctions));
         })
@@ -113,13 +116,13 @@ impl AggregateFunction<Bid> for Prices {
 
 /// q17: for each auction and day, number and prices of the bids.
 pub fn auction_statistics(bids: &DataStream<Bid>) -> DataStream<str> {
-    bids.key_by(|bid| (bid.auction, bid.date_time / DAY)).window(GlobalWindows::end_of_stream()).aggregate_then(
-        Prices,
-        |(auction, day), _, totals, out: &mut Collector<str>| {
+    bids.key_by(|bid| (bid.auction, bid.date_time / DAY))
+        .window(GlobalWindows::end_of_stream())
+        .aggregate_then(Prices, |(auction, day), _, totals, out: &mut Collector<str>| {
             let PriceTotals { bids, low, least, greatest, sum } = totals;
             out.csv((*auction, *day, bids, low, least, greatest, sum / bids, sum));
-        },
-    )
+        })
+        .uid("auction-statistics")
 }
 
 /// q18: each bidder's last bid on each auction; of those at one time, the highest.
@@ -130,14 +133,16 @@ pub fn last_bids(bids: &DataStream<Bid>) -> DataStream<str> {
         .in_event_time()
         .then_by(|bid| bid.price)
         .final_results()
+        .uid("last-bids")
         .flat_map(|bid, out: &mut Collector<str>| out.csv((bid.auction, bid.bidder, bid.price, bid.date_time)))
 }
 
 /// q19: the ten highest bids on each auction; of equals the earlier, then that of the smaller bidder.
 pub fn top_ten_bids(bids: &DataStream<Bid>) -> DataStream<str> {
-    bids.key_by(|bid| bid.auction).top_n(10, |bid| (Reverse(bid.price), bid.date_time, bid.bidder)).final_results(
-        |bid, rank, out: &mut Collector<str>| {
+    bids.key_by(|bid| bid.auction)
+        .top_n(10, |bid| (Reverse(bid.price), bid.date_time, bid.bidder))
+        .final_results(|bid, rank, out: &mut Collector<str>| {
             out.csv((bid.auction, bid.bidder, bid.price, bid.date_time, rank));
-        },
-    )
+        })
+        .uid("top-ten-bids")
 }

@@ -59,14 +59,16 @@ pub fn hot_items(bids: &DataStream<Bid>) -> DataStream<str> {
         .window(SlidingEventTimeWindows::of(WINDOW, SLIDE))
         .count_then(|auction, window, bids, out: &mut Collector<Popularity>| {
             out.collect(Popularity { auction: *auction, bids, window_end: window.end });
-        });
+        })
+        .uid("bids-of-auctions");
     // The counts of a window carry its last millisecond, and windows end every slide.
-    counts.key_by(|count| count.window_end).window(TumblingEventTimeWindows::of(SLIDE)).aggregate_then(
-        Greatest(|count: &Popularity| count.bids),
-        |end, _, most, out: &mut Collector<str>| {
+    counts
+        .key_by(|count| count.window_end)
+        .window(TumblingEventTimeWindows::of(SLIDE))
+        .aggregate_then(Greatest(|count: &Popularity| count.bids), |end, _, most, out: &mut Collector<str>| {
             most.iter().for_each(|count| out.csv((*end, count.auction, count.bids)));
-        },
-    )
+        })
+        .uid("hot-items")
 }
 
 /// q7: for each window, the highest bids.
@@ -76,13 +78,14 @@ pub fn highest_bid(bids: &DataStream<Bid>) -> DataStream<str> {
         .window(TumblingEventTimeWindows::of(WINDOW))
         .aggregate_then(Greatest(|bid: &Bid| bid.price), |_, _, highest, out: &mut Collector<Bid>| {
             highest.into_iter().for_each(|bid| out.collect(bid));
-        });
-    of_auctions.window_all(TumblingEventTimeWindows::of(WINDOW)).aggregate_then(
-        Greatest(|bid: &Bid| bid.price),
-        |_, highest, out: &mut Collector<str>| {
+        })
+        .uid("highest-of-auctions");
+    of_auctions
+        .window_all(TumblingEventTimeWindows::of(WINDOW))
+        .aggregate_then(Greatest(|bid: &Bid| bid.price), |_, highest, out: &mut Collector<str>| {
             highest.iter().for_each(|bid| out.csv((bid.auction, bid.bidder, bid.price, bid.date_time)));
-        },
-    )
+        })
+        .uid("highest")
 }
 
 /// q11: sessions of bidders, with the number of their bids.
@@ -93,4 +96,5 @@ pub fn user_sessions(bids: &DataStream<Bid>) -> DataStream<str> {
         .count_then(|bidder, window, bids, out: &mut Collector<str>| {
             out.csv((*bidder, bids, window.start, window.end));
         })
+        .uid("sessions")
 }

@@ -119,7 +119,7 @@ fn winners(events: &DataStream<AuctionEvent>) -> DataStream<Winner> {
         AuctionEvent::Bid(bid) => bid.auction,
         AuctionEvent::Other => 0,
     });
-    by_auction.process(WinningBid::new)
+    by_auction.process(WinningBid::new).uid("winning-bids")
 }
 
 /// Average price, rounded down.
@@ -155,6 +155,7 @@ pub fn average_price_for_category(events: &DataStream<AuctionEvent>) -> DataStre
         .key_by(|winner| winner.auction.category)
         .window(GlobalWindows::end_of_stream())
         .aggregate_then(AveragePrice, |category, _, price, out: &mut Collector<str>| out.csv((*category, price)))
+        .uid("averages")
 }
 
 /// q9: each auction with its winning bid, once it has expired.
