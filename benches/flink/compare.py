@@ -9,7 +9,7 @@ marginal  wall and CPU time per event between the small and the large input,
           which leaves start-up and warm-up out
 memory    peak resident memory on the large input, Flink's least over our greatest
 
-Needs `make build`, Java 17 and pip. Usage: compare.py [--fetch-only] [--pairs N] [--heap MB] [QUERY ...]
+Needs `make build`, Java 17 and pip. Usage: compare.py [--fetch-only] [--pairs N] [--heap MB] [--checkpoints MS] [QUERY ...]
 """
 
 import argparse
@@ -36,6 +36,8 @@ STATEFUL = ["q3", "q4", "q5", "q7", "q8", "q9", "q11", "q15", "q17", "q18", "q19
 # Flink's side has these also with its window operator, as its users write them.
 WINDOWED = ["q5", "q7", "q8", "q11"]
 QUERIES = STATELESS + STATEFUL + ["word-count"]
+# Milliseconds between two checkpoints of both sides; none: no checkpoints.
+CHECKPOINTS = None
 OPENED = ["java.base/java.util", "java.base/java.lang", "java.base/java.time"]
 
 
@@ -105,8 +107,9 @@ def write_input(kind, count):
 def flink_command(query, files, output, heap_mb):
     opened = [flag for package in OPENED for flag in ("--add-opens", f"{package}=ALL-UNNAMED")]
     classpath = os.path.join(WORK, "classes") + ":" + os.path.join(WORK, "lib", "*")
+    checkpoints = [f"-Dcheckpoints={CHECKPOINTS}", f"-Dcheckpoints.dir=file://{fresh('flink-checkpoints')}"]
     return ["java", f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", "-XX:+UseParallelGC", *opened, "-cp", classpath,
-            "Peer", query, str(PARALLELISM), output, *files]
+            *(checkpoints if CHECKPOINTS else []), "Peer", query, str(PARALLELISM), output, *files]
 
 
 def engine_command(query, files, output):
@@ -117,7 +120,9 @@ def engine_command(query, files, output):
         program = [os.path.join(plugins, "word_count.wasm")]
     else:
         program = [os.path.join(plugins, "nexmark.wasm"), "--query", query]
-    return [engine, "submit", "-p", str(PARALLELISM), *program, "--input", pattern, "--output", output]
+    checkpoints = ["-D", f"execution.checkpointing.interval={CHECKPOINTS} ms",
+                   "-D", f"execution.checkpointing.dir={fresh('engine-checkpoints')}"]
+    return [engine, "submit", "-p", str(PARALLELISM), *(checkpoints if CHECKPOINTS else []), *program, "--input", pattern, "--output", output]
 
 
 def fresh(name):
@@ -212,12 +217,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--heap", type=int, metavar="MB", help="Flink's heap, instead of a search for the smallest")
+    parser.add_argument("--checkpoints", type=int, metavar="MS", help="both take checkpoints as often as this")
     parser.add_argument("--fetch-only", action="store_true", help="fetch Flink's jars and measure nothing")
     parser.add_argument("queries", nargs="*", default=QUERIES, metavar="QUERY")
     arguments = parser.parse_args()
     unknown = [query for query in arguments.queries if query not in QUERIES]
     if unknown:
         parser.error(f"unknown query {unknown[0]}: use {', '.join(QUERIES)}")
+    global CHECKPOINTS
+    CHECKPOINTS = arguments.checkpoints
     os.makedirs(WORK, exist_ok=True)
     fetch_flink()
     if arguments.fetch_only:

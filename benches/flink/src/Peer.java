@@ -12,6 +12,7 @@ import org.apache.flink.api.common.typeinfo.TypeInformation;
 import org.apache.flink.api.common.typeinfo.Types;
 import org.apache.flink.api.java.tuple.Tuple2;
 import org.apache.flink.api.java.tuple.Tuple3;
+import org.apache.flink.configuration.CheckpointingOptions;
 import org.apache.flink.configuration.Configuration;
 import org.apache.flink.configuration.PipelineOptions;
 import org.apache.flink.configuration.StateBackendOptions;
@@ -56,6 +57,11 @@ public final class Peer {
         configuration.set(StateBackendOptions.STATE_BACKEND, "hashmap");
         // Refuses types that would go through Kryo.
         configuration.set(PipelineOptions.GENERIC_TYPES, false);
+        Long checkpoints = Long.getLong("checkpoints");
+        if (checkpoints != null) {
+            configuration.set(CheckpointingOptions.CHECKPOINTING_INTERVAL, Duration.ofMillis(checkpoints));
+            configuration.set(CheckpointingOptions.CHECKPOINTS_DIRECTORY, System.getProperty("checkpoints.dir"));
+        }
         StreamExecutionEnvironment env =
                 StreamExecutionEnvironment.createLocalEnvironment(parallelism, configuration);
         env.setRuntimeMode(RuntimeExecutionMode.STREAMING);
