@@ -159,7 +159,7 @@ fn a_job_is_rescaled_through_savepoints() {
     let root = text(scene.directory.path()).to_owned();
     let cluster = Cluster::start(&["--slots", "8", "--allow-read", &root, "--allow-write", &root]);
     let savepoints = scene.path("savepoints");
-    for query in ["q5", "q11"] {
+    for query in ["q4", "q5", "q7", "q9", "q11"] {
         let arguments = scene.query(query);
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let mut from: Option<String> = None;

@@ -97,7 +97,7 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("sink.recovered", "the directory is as it was at the checkpoint"),
     ("sink.remove", "a part file is about to be removed"),
     ("sink.release", "a committer is about to give its directory free"),
-    ("sink.released", "it is free, and the job not yet FINISHED"),
+    ("sink.released", "it is free"),
     ("checkpoint.notified", "the tasks are told"),
     ("restore.connectors", "sources and sinks are brought there, and no task runs"),
     ("network.send", "a producer is about to put an element into a queue"),

@@ -543,20 +543,12 @@ pub trait SinkCommitter: Send {
     /// Returns an error if one cannot be made visible.
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError>;
 
-    /// Removes what unfinished attempts left behind, and gives the destination free. Nothing that
-    /// was prepared may be missed by a checkpoint that will be restored here.
+    /// Removes what unfinished attempts left behind, and gives the destination free. Called again
+    /// when the job's end is durable, until when a crash would make the job go on.
     ///
     /// # Errors
     /// Returns an error if something cannot be removed.
     fn abort(&mut self) -> Result<(), ConnectorError>;
-
-    /// The job has finished and all of it is committed: gives the destination free.
-    ///
-    /// # Errors
-    /// Returns an error if that cannot be done.
-    fn release(&mut self) -> Result<(), ConnectorError> {
-        Ok(())
-    }
 }
 
 /// What a writer is given.

@@ -39,7 +39,6 @@ use crate::{
         ids::{BlobDigest, DispatcherId, JobId, JobMasterId},
         status::{ExecutionState, JobStatus},
     },
-    checkpoint::CheckpointStorageError,
     graph::job_graph::JobGraph,
     protocol::{
         dispatcher::{
@@ -71,8 +70,9 @@ pub type JobMasterSpawner = Box<dyn FnMut(JobId, JobMasterId, Box<dyn Endpoint +
 /// Is told why this process cannot go on.
 pub type FatalErrorHandler = Arc<dyn Fn(String) + Send + Sync>;
 
-/// Deletes the checkpoints of a job that ended so, unless they are to be kept. May be repeated.
-pub type CheckpointDeleter = Arc<dyn Fn(&JobGraph, JobStatus) -> Result<(), CheckpointStorageError> + Send + Sync>;
+/// Gives the destinations of a job that ended so free, and deletes its checkpoints unless they
+/// are to be kept. May be repeated.
+pub type JobCleaner = Arc<dyn Fn(&JobGraph, JobStatus) -> Result<(), Box<dyn Error>> + Send + Sync>;
 
 /// What a Dispatcher takes from the configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -121,8 +121,8 @@ pub struct DispatcherParts {
     pub blobs: Arc<BlobStore>,
     /// Makes JobMasters.
     pub job_master_factory: JobMasterFactory,
-    /// Deletes the checkpoints of ended jobs.
-    pub delete_checkpoints: CheckpointDeleter,
+    /// Removes what ended jobs leave elsewhere.
+    pub clean_up: JobCleaner,
     /// Runs them.
     pub spawn: JobMasterSpawner,
     /// Is told if results cannot be stored or a recovered job cannot be run.
@@ -232,7 +232,7 @@ pub struct Dispatcher {
     results: JobResultStore,
     blobs: Arc<BlobStore>,
     job_master_factory: JobMasterFactory,
-    delete_checkpoints: CheckpointDeleter,
+    clean_up: JobCleaner,
     spawn: JobMasterSpawner,
     on_fatal_error: FatalErrorHandler,
     recovered: Vec<JobGraph>,
@@ -283,7 +283,7 @@ impl Dispatcher {
             results,
             blobs,
             job_master_factory: parts.job_master_factory,
-            delete_checkpoints: parts.delete_checkpoints,
+            clean_up: parts.clean_up,
             spawn: parts.spawn,
             on_fatal_error: parts.on_fatal_error,
             recovered,
@@ -553,7 +553,7 @@ impl Dispatcher {
     fn try_clean_up(&mut self, job: JobId) -> Result<(), Box<dyn Error>> {
         // Only now that its result is durable: without them it could not go on after a crash.
         if let (Some(result), Some(graph)) = (self.results.result(job)?, self.graphs.recover(job)?) {
-            (self.delete_checkpoints)(&graph, result.status)?;
+            (self.clean_up)(&graph, result.status)?;
         }
         self.graphs.remove(job)?;
         self.blobs.release(job)?;

@@ -90,7 +90,7 @@ impl Cluster {
                 Some(cause) => Err(cause.clone()),
                 None => Ok(Box::new(Recorder(Arc::default()))),
             }),
-            delete_checkpoints: Arc::new({
+            clean_up: Arc::new({
                 let deleted = Arc::clone(&deleted);
                 move |graph, status| {
                     assert!(results.has_result(graph.job_id), "without them a crash now would run the job again");

@@ -18,9 +18,10 @@ use crate::{
     },
     checkpoint::CheckpointStorage,
     connector::{self, Permissions},
+    graph::{job_graph::Grants, stream_graph::Operator},
     job_manager::{
         blob_store::BlobStore,
-        dispatcher::CheckpointDeleter,
+        dispatcher::JobCleaner,
         job_master::{
             Connectors, JobMaster, JobMasterParts,
             checkpoint_coordinator::{settings::location_to_delete, storage::ThreadedStore},
@@ -86,16 +87,24 @@ fn make_job_master_factory(
     })
 }
 
-/// Deletes the checkpoints of ended jobs that are not to be kept.
-pub fn checkpoint_deleter(configuration: Configuration, state_directory: PathBuf) -> CheckpointDeleter {
+/// Gives the destinations of ended jobs free, and deletes their checkpoints that are not to be kept.
+pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> JobCleaner {
     Arc::new(move |job_graph, status| {
+        let Grants { read, write, net } = job_graph.grants.clone();
+        let permissions = Arc::new(Permissions { read, write, net });
+        for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {
+            if let Operator::Sink(connector) = &operator.node.operator {
+                connector::create_committer(connector, job_graph.job_id, Arc::clone(&permissions))?.abort()?;
+            }
+        }
         let configuration = effective_configuration(&configuration, &job_graph.configuration);
         // Without an interval none was stored.
         let takes_checkpoints = configuration.get(&options::CHECKPOINTING_INTERVAL).is_some();
         match location_to_delete(&configuration, job_graph.job_id, &state_directory, status) {
-            Some(location) if takes_checkpoints => CheckpointStorage::open(location)?.delete_all(),
-            Some(_) | None => Ok(()),
+            Some(location) if takes_checkpoints => CheckpointStorage::open(location)?.delete_all()?,
+            Some(_) | None => {}
         }
+        Ok(())
     })
 }
 

@@ -423,10 +423,7 @@ impl Services {
             results: JobResultStore::open(&self.storage)?,
             blobs: Arc::clone(&self.blobs),
             job_master_factory: (self.config.job_master_factory)(self.job_master_context()),
-            delete_checkpoints: components::checkpoint_deleter(
-                self.config.configuration.clone(),
-                self.storage.path().to_owned(),
-            ),
+            clean_up: components::job_cleaner(self.config.configuration.clone(), self.storage.path().to_owned()),
             spawn: self.job_master_spawner(alive),
             on_fatal_error,
         })

@@ -561,7 +561,7 @@ fn dispatcher(
         results: JobResultStore::open(storage).unwrap(),
         blobs,
         job_master_factory,
-        delete_checkpoints: Arc::new(|_, _| Ok(())),
+        clean_up: Arc::new(|_, _| Ok(())),
         spawn: Box::new(move |job, job_master, endpoint| spawned.lock().unwrap().push((job, job_master, endpoint))),
         on_fatal_error: Arc::new(|problem| panic!("{problem}")),
     })

@@ -96,7 +96,7 @@ fn rows_are_visible_when_their_checkpoint_is_complete() {
     committer.commit(first).expect("idempotent");
     let claim = format!(".job-{}", destination.job);
     assert!(destination.names().contains(&claim));
-    committer.release().expect("free");
+    committer.abort().expect("free");
     assert!(!destination.names().contains(&claim));
 }
 
@@ -232,7 +232,7 @@ fn a_savepoint_commits_nothing_and_its_rows_come_with_the_next_checkpoint_or_the
     committer.commit([savepoint.clone(), end].concat()).expect("committed");
     let expected = [("part-0-1".to_owned(), "a\n".to_owned()), ("part-0-1-end".to_owned(), "b\n".to_owned())];
     assert_eq!(destination.visible(), expected.clone().into());
-    committer.release().expect("free");
+    committer.abort().expect("free");
     // Nor if the job begins with the savepoint.
     let mut committer = destination.committer();
     fs::remove_file(destination.path.join("part-0-1-end")).expect("removable");
@@ -380,7 +380,7 @@ proptest! {
         let expected = subtasks.clone().flat_map(|subtask| (0..written[subtask as usize]).map(move |row| format!("{subtask} {row}\n")));
         prop_assert_eq!(rows, expected.collect::<String>());
         prop_assert_eq!(destination.hidden_parts(), [""; 0]);
-        committer.release().expect("free");
+        committer.abort().expect("free");
         prop_assert!(destination.names().iter().all(|name| name.starts_with("part-")));
     }
 }

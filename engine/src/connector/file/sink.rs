@@ -608,11 +608,6 @@ impl SinkCommitter for FileCommitter {
                 remove_file(&name)?;
             }
         }
-        self.release_claim(&directory)
-    }
-
-    fn release(&mut self) -> Result<(), ConnectorError> {
-        let directory = self.permissions.writable(&self.path)?;
         failpoint!("sink.release").map_err(io_error("write to", &directory))?;
         self.release_claim(&directory)?;
         failpoint!("sink.released").map_err(io_error("write to", &directory))

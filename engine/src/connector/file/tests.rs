@@ -409,7 +409,7 @@ fn part_files_are_visible_after_the_commit_only() {
     committer.commit(committables.clone()).expect("idempotent");
     committer.abort().expect("cleaned");
     committer.commit(committables).expect("idempotent");
-    committer.release().expect("idempotent");
+    committer.abort().expect("idempotent");
     assert_eq!(directory.names("out/of/job"), ["part-0-0", "part-1-2"]);
     assert_eq!(fs::read_to_string(directory.name("out/of/job/part-1-2")).expect("visible"), "row\nanother\n");
 }

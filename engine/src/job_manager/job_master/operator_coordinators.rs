@@ -511,16 +511,6 @@ impl OperatorCoordinators {
             sink.committer
                 .commit(committables)
                 .map_err(|source| CoordinatorError::Commit { operator: operator(), source })?;
-            match sink.leftovers {
-                Leftovers::None => {
-                    sink.committer
-                        .release()
-                        .map_err(|source| CoordinatorError::Commit { operator: operator(), source })?;
-                }
-                Leftovers::OfDiscardedAttempts => {
-                    sink.committer.abort().map_err(|source| CoordinatorError::Abort { operator: operator(), source })?
-                }
-            }
         }
         Ok(())
     }
