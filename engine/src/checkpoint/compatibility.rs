@@ -34,6 +34,8 @@ pub struct OperatorSchema {
     pub states: Vec<StateDeclaration>,
     /// Connector of a native source, whose positions are state.
     pub source: Option<String>,
+    /// Number of subtasks; 0 in a checkpoint, where it decides nothing.
+    pub parallelism: u32,
     /// Number of key groups.
     pub max_parallelism: u32,
     /// True if that must not change.
@@ -63,6 +65,7 @@ impl From<&JobGraph> for ProgramSchema {
                         Operator::Source(connector) => Some(connector.name.clone()),
                         Operator::Sink(_) | Operator::Guest(_) | Operator::GuestSource(_) => None,
                     },
+                    parallelism: vertex.parallelism,
                     max_parallelism: vertex.max_parallelism,
                     max_parallelism_configured: vertex.max_parallelism_configured,
                 }
@@ -102,6 +105,7 @@ fn of_state(state: &OperatorState) -> OperatorSchema {
         states,
         // Its connector is not in the checkpoint: restoring finds out.
         source: None,
+        parallelism: 0,
         max_parallelism: state.max_parallelism,
         max_parallelism_configured: false,
     }
@@ -209,6 +213,13 @@ impl Compatibility {
             let problem = format!(
                 "its max parallelism was {} and is set to {}: key groups cannot be dealt anew, set it to {0}",
                 old.max_parallelism, new.max_parallelism
+            );
+            self.add(new, None, refused(problem));
+        }
+        if old.max_parallelism < new.parallelism {
+            let problem = format!(
+                "its parallelism of {} is above the {} key groups of its state: lower it",
+                new.parallelism, old.max_parallelism
             );
             self.add(new, None, refused(problem));
         }
@@ -347,6 +358,7 @@ mod tests {
             key_type: Some("string".to_owned()),
             states: states.iter().map(|(name, value_type)| state(name, value_type)).collect(),
             source: None,
+            parallelism: 2,
             max_parallelism: 128,
             max_parallelism_configured: false,
         }
@@ -419,6 +431,10 @@ mod tests {
         );
         fails(&|new| new.states[0].time_to_live = Some(5), "a time-to-live can be neither added nor removed");
         fails(&|new| new.source = Some("nexmark".to_owned()), "its positions are those of a source \"file\"");
+        fails(
+            &|new| new.parallelism = 200,
+            "its parallelism of 200 is above the 128 key groups of its state: lower it",
+        );
         fails(
             &|new| (new.max_parallelism, new.max_parallelism_configured) = (64, true),
             "its max parallelism was 128 and is set to 64: key groups cannot be dealt anew, set it to 128",

@@ -9,12 +9,13 @@ use serde_json::json;
 use super::{CliError, GlobalOptions, Outcome, Output, logging, settings, submit};
 use crate::{
     base::{config::Configuration, ids::JobId, stream_element::SnapshotLocation},
-    checkpoint::{CheckpointStorage, Compatibility, ProgramSchema},
+    checkpoint::{CheckpointMetadata, CheckpointStorage, Compatibility, ProgramSchema, assign_state},
     client::{
         ClientError,
         grants::Site,
         program::{Program, read_plugin},
     },
+    graph::job_graph::JobGraph,
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
 
@@ -52,16 +53,39 @@ pub(crate) fn run(check: &CheckOptions, global: &GlobalOptions) -> Outcome {
     logging::start(global, "warn", None)?;
     let plugins =
         PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
-    let Some(old) = check.old_schema(&configuration, &plugins)? else {
+    if check.upgrade_from.is_none() && check.savepoint.is_none() {
         return check.run_alone(&configuration, &plugins, global.output);
+    }
+    let new = check.plan(&check.plugin_and_args, &configuration, &plugins)?;
+    let new_schema = ProgramSchema::from(&new);
+    let mut misfit = None;
+    let old_schema = match (&check.upgrade_from, &check.savepoint) {
+        (Some(old), _) => {
+            let mut old_and_args = check.plugin_and_args.clone();
+            old_and_args[0] = old.to_string_lossy().into_owned();
+            ProgramSchema::from(&check.plan(&old_and_args, &configuration, &plugins)?)
+        }
+        (None, path) => {
+            let location = SnapshotLocation(path.clone().unwrap_or_default());
+            let (storage, metadata) = open_savepoint(&location)?;
+            storage.verify(&metadata).map_err(CliError::failed)?;
+            misfit = assign_state(&metadata, &location, &new.vertices, check.allow_non_restored_state).err();
+            ProgramSchema::from(&metadata)
+        }
     };
-    let new = check.schema(&check.plugin_and_args, &configuration, &plugins)?;
-    let comparison = Compatibility::between(&old, &new);
+    let comparison = Compatibility::between(&old_schema, &new_schema);
     match global.output {
         Output::Text => super::print(comparison.to_string().trim_end())?,
         Output::Json => super::print_json(&comparison)?,
     }
-    if comparison.is_refused(check.allow_non_restored_state) { Err(CliError::Exit(1)) } else { Ok(()) }
+    if comparison.is_refused(check.allow_non_restored_state) {
+        return Err(CliError::Exit(1));
+    }
+    misfit.map_or(Ok(()), |misfit| Err(CliError::failed(misfit)))
+}
+
+fn open_savepoint(location: &SnapshotLocation) -> Result<(CheckpointStorage, CheckpointMetadata), CliError> {
+    CheckpointStorage::open_snapshot(location).map_err(CliError::usage)
 }
 
 impl CheckOptions {
@@ -73,7 +97,8 @@ impl CheckOptions {
         let operators = if args.is_empty() {
             None
         } else {
-            Some(self.schema(&self.plugin_and_args, configuration, plugins)?.operators.len())
+            let vertices = self.plan(&self.plugin_and_args, configuration, plugins)?.vertices;
+            Some(vertices.iter().map(|vertex| vertex.operators.len()).sum::<usize>())
         };
         match output {
             Output::Text => super::print(&match operators {
@@ -88,31 +113,15 @@ impl CheckOptions {
         }
     }
 
-    fn old_schema(
-        &self,
-        configuration: &Configuration,
-        plugins: &PluginRuntime,
-    ) -> Result<Option<ProgramSchema>, CliError> {
-        if let Some(path) = &self.savepoint {
-            let storage = CheckpointStorage::open(SnapshotLocation(path.clone())).map_err(CliError::usage)?;
-            let metadata = storage.load_metadata(None).map_err(CliError::usage)?;
-            return Ok(Some(ProgramSchema::from(&metadata)));
-        }
-        let Some(old) = &self.upgrade_from else { return Ok(None) };
-        let mut old_and_args = self.plugin_and_args.clone();
-        old_and_args[0] = old.to_string_lossy().into_owned();
-        self.schema(&old_and_args, configuration, plugins).map(Some)
-    }
-
-    fn schema(
+    fn plan(
         &self,
         plugin_and_args: &[String],
         configuration: &Configuration,
         plugins: &PluginRuntime,
-    ) -> Result<ProgramSchema, CliError> {
+    ) -> Result<JobGraph, CliError> {
         // As for a JobManager elsewhere: the output of the version that runs is no obstacle.
         let prepared =
             submit::prepare(plugin_and_args, &self.program, configuration, plugins, Site::Elsewhere, JobId::random())?;
-        Ok(ProgramSchema::from(&prepared.planned.job_graph))
+        Ok(prepared.planned.job_graph)
     }
 }

@@ -163,8 +163,9 @@ impl UpgradeOptions {
             !key.starts_with("sandbox.") && !key.starts_with("plugin.") && key != options::RECOVERY_PATH.key
         };
         for (key, value, origin) in old.configuration.iter().filter(|(key, _, _)| kept(key)) {
+            let is_said_now = own.iter().any(|(own_key, _, origin)| own_key == key && Origin::CommandLine <= origin);
             // What the old program set, the new one sets itself.
-            if origin != Origin::Program {
+            if origin != Origin::Program && !is_said_now {
                 configuration.set(key, value, origin).map_err(CliError::failed)?;
             }
         }

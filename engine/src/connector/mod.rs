@@ -733,6 +733,15 @@ pub enum ConnectorError {
         /// What is to be removed, if a killed job left all that is there.
         leftovers: HiddenLeftovers,
     },
+    /// Rows that were committed would be lost if the job began anew.
+    #[error("{} holds rows of the job up to checkpoint {checkpoint_id}, but no checkpoint of it was found: make its \
+             checkpoint directory available again, or submit the job under another id with a directory of its own", path.display())]
+    CheckpointMissing {
+        /// The directory.
+        path: PathBuf,
+        /// The last checkpoint whose rows are visible.
+        checkpoint_id: CheckpointId,
+    },
     /// The operating system refused something.
     #[error("could not {action} {}", path.display())]
     Io {

@@ -284,6 +284,8 @@ pub(in crate::connector) struct FileCommitter {
     committed: CheckpointId,
     /// The job goes on from a checkpoint or savepoint.
     recovered: bool,
+    /// Nothing may be removed: rows there belong to a checkpoint that was not found.
+    is_kept: bool,
 }
 
 /// What is in the directory, by name.
@@ -306,6 +308,7 @@ impl FileCommitter {
             path: options.path,
             permissions,
             claim_name: format!("{CLAIM_PREFIX}{job_id}"),
+            is_kept: false,
             prepared: false,
             committed: 0,
             recovered: false,
@@ -354,9 +357,15 @@ impl FileCommitter {
         }
         sync_directory(directory)?;
         // What cannot be read says that nothing was committed: then each part must be there.
-        self.committed = fs::read_to_string(&claim).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        self.committed = self.read_committed(directory).unwrap_or(0);
         self.prepared = true;
         failpoint!("sink.claimed").map_err(io_error("write to", &self.path))
+    }
+
+    /// The checkpoint up to which all is visible, as the claim says.
+    fn read_committed(&self, directory: &Path) -> Option<CheckpointId> {
+        let text = fs::read_to_string(directory.join(&self.claim_name)).ok()?;
+        text.trim().parse().ok().filter(|checkpoint_id| 0 < *checkpoint_id)
     }
 
     /// Notes in the claim that all up to a checkpoint is visible. It need not survive a crash of
@@ -430,6 +439,29 @@ impl FileCommitter {
         failpoint!("sink.commit.synced").map_err(io_error("write to", directory))?;
         self.note_committed(directory, committed)?;
         failpoint!("sink.committed").map_err(io_error("write to", directory))
+    }
+
+    /// Removes what does not belong to a checkpoint, and makes visible what does.
+    fn bring_to(
+        &mut self,
+        directory: &Path,
+        checkpoint_id: CheckpointId,
+        parts: Vec<Part>,
+        later: &[&String],
+        unnamed: &[&String],
+    ) -> Result<(), ConnectorError> {
+        self.recovered = true;
+        failpoint!("sink.recover.claimed").map_err(io_error("write to", directory))?;
+        remove_files(directory, later, &format!("of checkpoints behind checkpoint {checkpoint_id}"))?;
+        remove_files(directory, unnamed, &format!("that checkpoint {checkpoint_id} does not hold"))?;
+        failpoint!("sink.recover.removed").map_err(io_error("write to", directory))?;
+        self.commit_parts(directory, parts)?;
+        // What was committed of later checkpoints is gone.
+        if checkpoint_id < self.committed {
+            self.committed = 0;
+            self.note_committed(directory, checkpoint_id)?;
+        }
+        Ok(())
     }
 
     fn refuse(&self, directory: &Path) -> ConnectorError {
@@ -550,6 +582,13 @@ impl SinkCommitter for FileCommitter {
         if contents.is_foreign || !(contents.claimed || is_empty) {
             return Err(self.refuse(&directory));
         }
+        if contents.claimed
+            && let Some(checkpoint_id) = self.read_committed(&directory)
+        {
+            // The checkpoint that these rows belong to was not found: to begin anew would delete them.
+            self.is_kept = true;
+            return Err(ConnectorError::CheckpointMissing { path: self.path.clone(), checkpoint_id });
+        }
         self.claim(&directory)?;
         let visible = contents.visible.iter().map(|(_, name)| name).chain(&contents.ends);
         let parts: Vec<_> = contents.hidden.iter().chain(visible).collect();
@@ -574,17 +613,12 @@ impl SinkCommitter for FileCommitter {
             return Err(self.refuse(&directory));
         }
         self.claim(&directory)?;
-        self.recovered = true;
-        failpoint!("sink.recover.claimed").map_err(io_error("write to", &directory))?;
-        remove_files(&directory, &later, &format!("of checkpoints behind checkpoint {checkpoint_id}"))?;
-        remove_files(&directory, &unnamed, &format!("that checkpoint {checkpoint_id} does not hold"))?;
-        failpoint!("sink.recover.removed").map_err(io_error("write to", &directory))?;
-        self.commit_parts(&directory, parts)?;
-        // What was committed of later checkpoints is gone.
-        if checkpoint_id < self.committed {
-            self.committed = 0;
-            self.note_committed(&directory, checkpoint_id)?;
+        let recovered = self.bring_to(&directory, checkpoint_id, parts, &later, &unnamed);
+        if recovered.is_err() && !contents.claimed {
+            // It was not this job's before, and is not now.
+            self.release_claim(&directory)?;
         }
+        recovered?;
         failpoint!("sink.recovered").map_err(io_error("write to", &directory))
     }
 
@@ -599,6 +633,9 @@ impl SinkCommitter for FileCommitter {
 
     fn abort(&mut self) -> Result<(), ConnectorError> {
         let directory = self.permissions.writable(&self.path)?;
+        if self.is_kept {
+            return Ok(());
+        }
         // A claim without preparation was left by a JobMaster of this job that died.
         if !self.prepared && !directory.join(&self.claim_name).exists() {
             return Ok(());

@@ -170,6 +170,7 @@ fn recoverability(error: &ConnectorError) -> Recoverability {
         ConnectorError::Unknown { .. }
         | ConnectorError::Option { .. }
         | ConnectorError::NotGranted { .. }
+        | ConnectorError::CheckpointMissing { .. }
         | ConnectorError::DestinationNotEmpty { .. }
         | ConnectorError::BadRow { .. }
         | ConnectorError::SharedDestination { .. }
@@ -220,14 +221,6 @@ struct SinkCoordinator {
     committer: Box<dyn SinkCommitter>,
     /// By subtask index: what finished subtasks delivered.
     committables: BTreeMap<u32, Vec<Committable>>,
-    /// Attempts were discarded since the destination was last known to be clean.
-    leftovers: Leftovers,
-}
-
-#[derive(Clone, Copy, Eq, PartialEq)]
-enum Leftovers {
-    None,
-    OfDiscardedAttempts,
 }
 
 /// All coordinators of a job, by node id.
@@ -327,8 +320,7 @@ impl OperatorCoordinators {
                     None => committer.prepare().map_err(error)?,
                 }
                 let committables = BTreeMap::new();
-                self.sinks
-                    .insert(node.id, SinkCoordinator { use_, committer, committables, leftovers: Leftovers::None });
+                self.sinks.insert(node.id, SinkCoordinator { use_, committer, committables });
             }
             Operator::Guest(_) | Operator::GuestSource(_) => {}
         }
@@ -539,13 +531,11 @@ impl SinkCoordinator {
             self.committables.remove(subtask_index);
         }
         if subtasks.len() < self.use_.parallelism as usize {
-            // Others go on writing, so that cleaning must wait for the end.
-            self.leftovers = Leftovers::OfDiscardedAttempts;
+            // Others go on writing, so that cleaning waits until the job has ended.
             return Ok(());
         }
         let operator = || self.use_.operator.clone();
         if let Some((checkpoint_id, committables)) = checkpoint {
-            self.leftovers = Leftovers::None;
             return self.committer.recover(checkpoint_id, committables).map_err(|source| CoordinatorError::Recover {
                 operator: operator(),
                 checkpoint_id,
@@ -553,9 +543,7 @@ impl SinkCoordinator {
             });
         }
         self.committer.abort().map_err(|source| CoordinatorError::Abort { operator: operator(), source })?;
-        self.committer.prepare().map_err(|source| CoordinatorError::PrepareSink { operator: operator(), source })?;
-        self.leftovers = Leftovers::None;
-        Ok(())
+        self.committer.prepare().map_err(|source| CoordinatorError::PrepareSink { operator: operator(), source })
     }
 }
 
