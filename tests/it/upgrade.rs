@@ -31,8 +31,7 @@ impl Scene {
         let root = text(directory.path());
         let cluster = Cluster::start(&["--slots", "8", "--allow-read", root, "--allow-write", root]);
         let output = directory.path().join("out");
-        let arguments =
-            ["--version", "1", "--input", text(&input), "--output", text(&output), "--rate", RATE];
+        let arguments = ["--version", "1", "--input", text(&input), "--output", text(&output), "--rate", RATE];
         let flags = [&["-p", "2"][..], &INTERVAL].concat();
         let job = cluster.submit(&flags, "test_upgrade", &arguments);
         engine_tests::await_file(&output, "part-");
@@ -87,7 +86,9 @@ fn a_version_with_one_more_column_takes_over() {
     let new = rows.iter().filter(|row| row.ends_with(b",hot\n")).count();
     assert!(0 < new && new < rows.len(), "{new} of {} rows are of the new version", rows.len());
     scene.check();
-    let kept = fs::read_dir(scene.directory.path()).expect("readable").filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let kept = fs::read_dir(scene.directory.path())
+        .expect("readable")
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     assert!(kept.into_iter().any(|name| name.starts_with("test_upgrade-") && name.ends_with(".wasm")));
 }
 

@@ -621,6 +621,7 @@ pub mod options {
         RECOVERY_PATH: Option<String> = "execution.state-recovery.path", "(none)", "Checkpoint or savepoint that the job goes on from.";
         RECOVERY_IGNORE_UNCLAIMED: bool = "execution.state-recovery.ignore-unclaimed-state", "false", "Whether state of operators that the job does not have is dropped; otherwise the job is refused.";
         STATE_BACKEND: String where STATE_BACKENDS = "state.backend.type", "hashmap", "Where keyed state is kept: hashmap, in memory; disk, in files below the engine's state directory.";
+        STATE_BACKEND_DISK_MEMORY: MemorySize = "state.backend.disk.memory", "128 mb", "Memory of one task for what it read and wrote last of its state on disk, about.";
         RESTART_STRATEGY: Option<String> where RESTART_STRATEGIES = "restart-strategy.type", "(none)", "none, fixed-delay, failure-rate or exponential-delay; unset: exponential-delay with checkpoints, none without.";
         FIXED_DELAY_ATTEMPTS: u32 = "restart-strategy.fixed-delay.attempts", "1", "Number of restarts before the job fails.";
         FIXED_DELAY_DELAY: Duration = "restart-strategy.fixed-delay.delay", "1 s", "Time between a failure and the restart.";

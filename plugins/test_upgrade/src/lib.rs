@@ -97,12 +97,16 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
         counts
             .key_by(|count| count.window_end.to_string())
             .window(windows)
-            .aggregate_then(Most, |_, _, most, out: &mut Collector<Popularity>| most.into_iter().for_each(|it| out.collect(it)))
+            .aggregate_then(Most, |_, _, most, out: &mut Collector<Popularity>| {
+                most.into_iter().for_each(|it| out.collect(it))
+            })
     } else {
         counts
             .key_by(|count| count.window_end)
             .window(windows)
-            .aggregate_then(Most, |_, _, most, out: &mut Collector<Popularity>| most.into_iter().for_each(|it| out.collect(it)))
+            .aggregate_then(Most, |_, _, most, out: &mut Collector<Popularity>| {
+                most.into_iter().for_each(|it| out.collect(it))
+            })
     };
     greatest
         .uid("greatest")
