@@ -6,6 +6,7 @@
 //! found and nothing written, and whoever asks is told.
 
 use std::{
+    io,
     ops::Bound,
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
@@ -13,7 +14,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -71,27 +72,23 @@ pub(super) struct Store {
     progress: Mutex<Progress>,
     changed: Condvar,
     has_failed: AtomicBool,
+    workers: Mutex<Vec<JoinHandle<()>>>,
     directory: TempDir,
 }
 
 impl Store {
     pub(super) fn open(config: &DiskState) -> Result<Arc<Self>, String> {
-        let failed = |error: &dyn std::fmt::Display| {
-            format!(
-                "could not make files in {}: {error}: free space, or mend the directory",
-                config.directory.display()
-            )
-        };
-        std::fs::create_dir_all(&config.directory).map_err(|error| failed(&error))?;
+        let failed = |why: String| format!("could not make files in {}: {why}", config.directory.display());
+        std::fs::create_dir_all(&config.directory).map_err(|error| failed(io_reason(&error)))?;
         let directory = tempfile::Builder::new().prefix("task-").tempdir_in(&config.directory);
-        let directory = directory.map_err(|error| failed(&error))?;
+        let directory = directory.map_err(|error| failed(io_reason(&error)))?;
         let numbers = SequenceNumberCounter::default();
         let cache = Cache::with_capacity_bytes(config.memory_bytes / CACHE_SHARE);
         let tree = Config::new(directory.path(), numbers.clone(), SequenceNumberCounter::default())
             .use_cache(Arc::new(cache))
             .use_descriptor_table(Some(Arc::new(DescriptorTable::new(FILES_MAX))))
             .open()
-            .map_err(|error| failed(&reason(&error)))?;
+            .map_err(|error| failed(reason(&error)))?;
         let store = Arc::new(Self {
             tree,
             numbers,
@@ -100,23 +97,33 @@ impl Store {
             progress: Mutex::default(),
             changed: Condvar::new(),
             has_failed: AtomicBool::new(false),
+            workers: Mutex::default(),
             directory,
         });
         for (name, work) in [("state-flush", Self::flush as fn(&Self) -> _), ("state-merge", Self::merge)] {
             let worker = Arc::clone(&store);
-            let started = thread::Builder::new().name(name.to_owned()).spawn(move || worker.work(work));
-            if let Err(error) = started {
-                store.close();
-                return Err(format!("could not start a thread: {error}"));
+            match thread::Builder::new().name(name.to_owned()).spawn(move || worker.work(work)) {
+                Ok(worker) => store.workers.lock().unwrap_or_else(PoisonError::into_inner).push(worker),
+                Err(error) => {
+                    store.close();
+                    return Err(format!("could not start a thread: {error}"));
+                }
             }
         }
         Ok(store)
     }
 
-    /// Lets the threads end. Files are removed when nobody reads them any more.
+    /// Waits for the threads to end, which do what they are at, seconds at most. Files are
+    /// removed when nobody reads them any more.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.changed.notify_all();
+        let workers = std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
+        for worker in workers {
+            if worker.join().is_err() {
+                self.fail("a thread that writes them panicked: this is a bug of the engine");
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -256,10 +263,14 @@ impl Store {
     }
 }
 
+fn io_reason(error: &io::Error) -> String {
+    format!("{error}: free space, or mend the directory")
+}
+
 /// An error in words.
 fn reason(error: &lsm_tree::Error) -> String {
     match error {
-        lsm_tree::Error::Io(error) => format!("{error}: free space, or mend the disk"),
+        lsm_tree::Error::Io(error) => io_reason(error),
         lsm_tree::Error::ChecksumMismatch { .. } => "a block has another checksum: the disk lost it".to_owned(),
         other => format!("{other:?}"),
     }
