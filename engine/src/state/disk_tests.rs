@@ -24,7 +24,7 @@ fn get(state: &KeyedState, number: u32) -> Vec<u8> {
 #[test]
 fn what_is_larger_than_its_memory_is_found_overwritten_and_deleted() {
     let large = KeyedStateContext { bytes_max: u64::MAX, ..context() };
-    let mut state = KeyedState::on_disk(large, &disk(1 << 20)).unwrap();
+    let mut state = KeyedState::on_disk(large, &disk(8 << 20)).unwrap();
     // Rounds of 100,000 keys with 100 bytes: many tables and files, merged with one another.
     for round in 0..5_u8 {
         put(&mut state, 0..100_000, &[round; 96]).unwrap();
