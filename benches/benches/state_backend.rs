@@ -5,16 +5,21 @@
 //! they hold the task up?
 //!
 //! `cargo bench --bench state_backend [KEYS]`, 10 million keys if none are given.
+//! `cargo bench --bench state_backend -- disk [KEYS]` is about state on disk, 20 million
+//! keys if none are given: how fast it is by the clock, and the most memory it takes.
 
 mod cpu_time;
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use cpu_time::ThreadCpuTime;
 use criterion::measurement::Measurement;
 use engine::{
     base::clock::Timestamp,
-    state::{KeyedState, KeyedStateContext, StateDescriptor, StateShape, TimeDomain},
+    state::{DiskState, KeyedState, KeyedStateContext, StateDescriptor, StateShape, TimeDomain},
 };
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
@@ -23,13 +28,17 @@ const CALL: u64 = 1000;
 const NOW: Timestamp = Timestamp(0);
 
 fn state() -> KeyedState {
+    KeyedState::new(context())
+}
+
+fn context() -> KeyedStateContext {
     let state = |name: &str, shape| StateDescriptor {
         operator: "bench".to_owned(),
         name: name.to_owned(),
         shape: Some(shape),
         has_time_to_live: false,
     };
-    KeyedState::new(KeyedStateContext {
+    KeyedStateContext {
         operator: "bench".to_owned(),
         is_keyed: true,
         states: vec![state("value", StateShape::Value), state("list", StateShape::List), state("map", StateShape::Map)],
@@ -40,7 +49,7 @@ fn state() -> KeyedState {
         value_bytes_max: usize::MAX,
         timers_max: u64::MAX,
         result_bytes_max: usize::MAX,
-    })
+    }
 }
 
 fn part(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -134,7 +143,7 @@ fn values(keys: u64) {
     report("flush of 60,000 entries", 60_000, took);
     println!("{:58} {:8.1} ms", "", took.as_secs_f64() * 1000.0);
 
-    let snapshots: Vec<_> = (0..128).map(|group| state.key_group_snapshot(group)).collect();
+    let mut snapshots: Vec<_> = (0..128).map(|group| state.key_group_snapshot(group)).collect();
     let took = timed(|| drop((0..128).map(|group| state.key_group_snapshot(group)).collect::<Vec<_>>()));
     println!("{:58} {:8.3} ms", "snapshot of all 128 key groups", took.as_secs_f64() * 1000.0);
     let took = timed(|| put(&mut state, 0, &hot));
@@ -142,7 +151,11 @@ fn values(keys: u64) {
     println!("{:58} {:8.1} ms", "", took.as_secs_f64() * 1000.0);
     report("flush of 60,000 entries, second", 60_000, timed(|| put(&mut state, 0, &hot)));
     let mut seen = 0_u64;
-    let took = timed(|| snapshots.iter().for_each(|snapshot| snapshot.visit(0, &mut |_, _, _, _| seen += 1)));
+    let took = timed(|| {
+        for snapshot in &mut snapshots {
+            snapshot.visit(0, &mut |_, _, _, _| seen += 1).expect("it is in memory");
+        }
+    });
     report("reading the snapshot", seen, took);
     drop(snapshots);
 
@@ -248,8 +261,65 @@ fn checkpoints(keys: u64) {
     println!("{:58} {:8.2} %", "written on average, of a full snapshot", written as f64 / full_bytes as f64);
 }
 
+/// Memory of the state on disk: twice the default.
+const DISK_MEMORY_BYTES: u64 = 256 << 20;
+
+/// The most memory that the process had resident.
+fn peak_mebibytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = peak.and_then(|peak| peak.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kibibytes.expect("a number of KiB") >> 10
+}
+
+fn clocked(what: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    what();
+    start.elapsed()
+}
+
+fn on_disk(keys: u64) {
+    println!("\n{keys} keys of 8 bytes, values of {VALUE_BYTES}, on disk, by the clock");
+    let mut random = SmallRng::seed_from_u64(7);
+    let any = |random: &mut SmallRng| random.random_range(0..keys);
+    let disk = DiskState { directory: std::env::temp_dir().join("engine-bench"), memory_bytes: DISK_MEMORY_BYTES };
+    let mut state = KeyedState::on_disk(context(), &disk).expect("the temporary directory can be written to");
+    let (mut took, mut longest) = (Duration::ZERO, Duration::ZERO);
+    for from in (0..keys).step_by(100_000) {
+        for list in &calls(100_000, |list, index| entry(list, from + index, Some(VALUE_BYTES))) {
+            let call = clocked(|| put(&mut state, 0, std::slice::from_ref(list)));
+            (took, longest) = (took + call, longest.max(call));
+        }
+    }
+    report("put-many, new", keys, took);
+    println!("{:58} {:8.1} ms the longest call of 1,000", "", longest.as_secs_f64() * 1000.0);
+    println!("{:58} {:8} MiB resident at most", "", peak_mebibytes());
+    const TOUCHED: u64 = 1_000_000;
+    let lists = calls(TOUCHED, |list, _| entry(list, any(&mut random), None));
+    report("get-many, any key", TOUCHED, clocked(|| get(&state, &lists)));
+    let lists = calls(TOUCHED, |list, _| entry(list, keys + any(&mut random), None));
+    report("get-many, absent", TOUCHED, clocked(|| get(&state, &lists)));
+    let lists = calls(TOUCHED, |list, _| entry(list, any(&mut random), Some(VALUE_BYTES)));
+    report("put-many, any key", TOUCHED, clocked(|| put(&mut state, 0, &lists)));
+    let some: Vec<u64> = (0..100_000).map(|_| any(&mut random)).collect();
+    let lists = calls(TOUCHED, |list, index| entry(list, some[index as usize % some.len()], None));
+    report("get-many, one of 100,000", TOUCHED, clocked(|| get(&state, &lists)));
+    let mut snapshot = None;
+    let held = clocked(|| snapshot = Some(state.snapshot(1, true)));
+    println!("{:58} {:8.3} ms", "a snapshot holds the task", held.as_secs_f64() * 1000.0);
+    let took = clocked(|| {
+        snapshot.take().expect("taken above").write(&mut std::io::sink()).expect("a sink takes all");
+    });
+    report("writing the snapshot", keys, took);
+    println!("{:58} {:8} MiB resident at most", "", peak_mebibytes());
+}
+
 fn main() {
-    let keys = std::env::args().filter_map(|arg| arg.parse().ok()).next().unwrap_or(10_000_000);
+    let keys = std::env::args().filter_map(|arg| arg.parse().ok()).next();
+    if std::env::args().any(|arg| arg == "disk") {
+        return on_disk(keys.unwrap_or(20_000_000));
+    }
+    let keys = keys.unwrap_or(10_000_000);
     // First, while no memory lies about that was used before.
     values(keys);
     values(1_000_000);

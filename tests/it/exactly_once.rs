@@ -115,6 +115,40 @@ fn a_killed_process_goes_on_where_it_was() {
     }
 }
 
+/// Directories of tasks that keep their state on disk.
+fn task_directories(state: &Path) -> usize {
+    let Ok(entries) = fs::read_dir(state) else { return 0 };
+    let directories = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).filter(|path| path.is_dir());
+    directories
+        .map(|path| {
+            let is_task = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("task-"));
+            if is_task { 1 } else { task_directories(&path) }
+        })
+        .sum()
+}
+
+#[test]
+fn state_on_disk_is_that_in_memory_also_when_the_process_is_killed() {
+    let scene = Scene::new();
+    // So little memory that nearly all is read from files.
+    let flags = ["state.backend.type=disk", "state.backend.disk.memory=1kb", "state.cache.bytes=10kb"];
+    let flags: Vec<&str> = flags.into_iter().flat_map(|flag| ["-D", flag]).collect();
+    for query in ["q5", "q11", "q4"] {
+        let arguments = scene.query(query);
+        let mut process = scene.spawn(&flags, "nexmark", &arguments, None);
+        await_commit(&scene.path("out"));
+        process.kill().expect("it is our child");
+        process.wait().expect("it is our child");
+        assert_ne!(task_directories(&scene.path("state")), 0, "{query}");
+        let done = scene.submit(&flags, "nexmark", &arguments, None);
+        assert!(done.status.success(), "{}", describe(&done));
+        scene.check(query);
+        assert_eq!(task_directories(&scene.path("state")), 0, "{query}");
+        fs::remove_dir_all(scene.path("out")).expect("removable");
+        fs::remove_dir_all(scene.path("state")).expect("removable");
+    }
+}
+
 #[test]
 fn a_task_that_fails_goes_on_from_the_last_checkpoint() {
     let scene = Scene::new();

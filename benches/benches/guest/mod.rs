@@ -99,6 +99,7 @@ where
         attempt: 0,
         state_cache_bytes: cache_bytes.unwrap_or(limits.state_cache_bytes as u64),
         state_value_bytes_max: limits.state_value_bytes_max as u64,
+        disk_state: None,
         restored: false,
         outputs: outputs.collect(),
         operator: plugin.to_owned(),

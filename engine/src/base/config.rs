@@ -620,7 +620,8 @@ pub mod options {
         CHECKPOINTING_INCREMENTAL: bool = "execution.checkpointing.incremental", "false", "Whether a checkpoint writes only what changed.";
         RECOVERY_PATH: Option<String> = "execution.state-recovery.path", "(none)", "Checkpoint or savepoint that the job goes on from.";
         RECOVERY_IGNORE_UNCLAIMED: bool = "execution.state-recovery.ignore-unclaimed-state", "false", "Whether state of operators that the job does not have is dropped; otherwise the job is refused.";
-        STATE_BACKEND: String where STATE_BACKENDS = "state.backend.type", "hashmap", "Where keyed state is kept: hashmap, in memory; disk, in files below the engine's state directory.";
+        STATE_BACKEND: String where STATE_BACKENDS = "state.backend.type", "hashmap", "Where keyed state is kept: hashmap, in memory; disk, in files below cluster.storage-dir or a temporary directory, and may be larger than memory.";
+        STATE_BACKEND_DISK_MEMORY: MemorySize = "state.backend.disk.memory", "128 mb", "Memory of one task for what it read and wrote last of its state on disk, about.";
         RESTART_STRATEGY: Option<String> where RESTART_STRATEGIES = "restart-strategy.type", "(none)", "none, fixed-delay, failure-rate or exponential-delay; unset: exponential-delay with checkpoints, none without.";
         FIXED_DELAY_ATTEMPTS: u32 = "restart-strategy.fixed-delay.attempts", "1", "Number of restarts before the job fails.";
         FIXED_DELAY_DELAY: Duration = "restart-strategy.fixed-delay.delay", "1 s", "Time between a failure and the restart.";
@@ -680,7 +681,7 @@ pub mod options {
         LOG_LINE_BYTES: MemorySize = "sandbox.log.line-bytes", "1 kb", "Longest log line; the rest is cut.";
         LOG_BYTES_PER_SECOND: MemorySize = "sandbox.log.bytes-per-second", "64 kb", "Log of one task; what is above is dropped and counted.";
         METRICS_MAX: u32 = "sandbox.metrics.max", "100", "Metrics of one task.";
-        STATE_BYTES_MAX: MemorySize = "state.bytes-max", "4 gb", "Keyed state and timers of one task; what is above fails the job. What a plugin keeps in its own memory (state.cache.bytes) counts once it is written, at the end of the input at the latest.";
+        STATE_BYTES_MAX: MemorySize = "state.bytes-max", "4 gb", "Keyed state, also on disk, and timers of one task; what is above fails the job. What a plugin keeps in its own memory (state.cache.bytes) counts once it is written, at the end of the input at the latest.";
         STATE_VALUE_BYTES_MAX: MemorySize = "state.value.bytes-max", "16 mb", "Longest value of keyed state.";
         STATE_TIMERS_MAX: u64 = "state.timers.max", "50000000", "Timers of one task; what is above fails the job.";
         STATE_CACHE_BYTES: MemorySize = "state.cache.bytes", "16 mb", "Keyed state that a plugin's instance keeps in its own memory, about; the rest is kept by the engine.";

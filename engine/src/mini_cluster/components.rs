@@ -114,7 +114,7 @@ pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> Jo
 pub fn task_starter_factory(runtime: Arc<PluginRuntime>, printed_rows: PrintedRows) -> TaskStarterFactory {
     let jobs = Arc::new(SharedJobs::default());
     Arc::new(move |context| {
-        let TaskExecutorContext { id, blobs, events, clock } = context;
+        let TaskExecutorContext { id, blobs, state_directory, events, clock } = context;
         let start = {
             let (id, jobs, runtime) = (id.clone(), Arc::clone(&jobs), Arc::clone(&runtime));
             let snapshots = Arc::new(SnapshotWriter::default());
@@ -132,6 +132,7 @@ pub fn task_starter_factory(runtime: Arc<PluginRuntime>, printed_rows: PrintedRo
                     connectors: Arc::new(NativeConnectors { printed_rows }),
                     artifacts: Arc::new(move |artifact| Ok(artifacts.path(artifact.digest))),
                     guest_stack_bytes: runtime.stack_bytes_max(),
+                    state_directory: state_directory.clone(),
                     clock: clock.clone(),
                     events: Arc::clone(&events),
                     snapshots: Arc::clone(&snapshots),

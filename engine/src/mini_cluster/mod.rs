@@ -13,7 +13,14 @@
 
 pub mod components;
 
-use std::{fs, future::Future, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs,
+    future::Future,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -57,6 +64,8 @@ use crate::{
 
 /// Calls of clients that wait to be read; further ones wait with their callers.
 const CALLS_MAX: usize = 64;
+/// Holds the files of state on disk, in the cluster's directory.
+const STATE_DIRECTORY: &str = "keyed-state";
 /// Time that one loop has to end when the cluster is shut down: above what Dispatcher
 /// and TaskExecutor give their jobs and tasks.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -82,6 +91,8 @@ pub struct TaskExecutorContext {
     pub id: ResourceId,
     /// Plugins and artifacts.
     pub blobs: Arc<BlobStore>,
+    /// Holds the files of state on disk.
+    pub state_directory: PathBuf,
     /// Where tasks leave their events.
     pub events: TaskEventSink,
     /// Processing time.
@@ -206,6 +217,8 @@ impl MiniCluster {
             Storage::Temporary => StorageDir::temporary()?,
             Storage::Directory(path) | Storage::OfJob(path, _) => StorageDir::open(path)?,
         });
+        // What a killed process left is of no use: tasks go on from checkpoints.
+        remove_state(&storage.path().join(STATE_DIRECTORY))?;
         let services = Services {
             blobs: Arc::new(BlobStore::open(&storage)?),
             rpc: RpcService::new(config.transport),
@@ -380,6 +393,7 @@ impl Services {
         let start_task = (self.config.task_starter_factory)(TaskExecutorContext {
             id: id.clone(),
             blobs: Arc::clone(&self.blobs),
+            state_directory: self.storage.path().join(STATE_DIRECTORY),
             events: events.sink(),
             clock: self.config.clock.clone(),
         });
@@ -594,6 +608,16 @@ impl Services {
 }
 
 /// Notes why the cluster cannot go on; the first reason counts.
+/// Removes the files of state on disk.
+fn remove_state(path: &Path) -> Result<(), StorageError> {
+    match fs::remove_dir_all(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(StorageError::Io { action: "remove", path: path.to_owned(), source })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 fn fail(state: &watch::Sender<ClusterState>, problem: String) {
     tracing::error!(problem, "the cluster cannot go on");
     state.send_if_modified(|state| {

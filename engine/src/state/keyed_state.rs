@@ -6,8 +6,8 @@ use std::{fmt, ops::RangeInclusive};
 use engine_rows::key_hash::key_hash;
 
 use super::{
-    KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, MemoryStateBackend, Scope, StateDescriptor, StateShape,
-    TimeDomain, TimerQueue,
+    DiskState, DiskStateBackend, KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, MemoryStateBackend, Scope,
+    StateDescriptor, StateShape, TimeDomain, TimerQueue,
     change_log::ChangeLog,
     entries::{ABSENT, Cut, Reader, are_elements, elements, length, write},
     has_ended,
@@ -58,6 +58,12 @@ pub struct KeyedStateContext {
     pub result_bytes_max: usize,
 }
 
+impl KeyedStateContext {
+    fn key_groups(&self) -> RangeInclusive<u32> {
+        key_group_range(self.subtask_index, self.max_parallelism, self.parallelism)
+    }
+}
+
 /// Why a call was refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StateFailure {
@@ -75,6 +81,8 @@ pub enum StateFailure {
     TimerLimit,
     /// More was asked for than the plugin's memory can hold.
     ResultLimit,
+    /// Files of state on disk cannot be read or written.
+    Storage,
     /// Told not to go on.
     Stopped,
 }
@@ -160,9 +168,31 @@ impl<'a> Progress<'a> {
 impl KeyedState {
     /// Without entries, in memory.
     pub fn new(context: KeyedStateContext) -> Self {
-        let KeyedStateContext { subtask_index, parallelism, max_parallelism, .. } = context;
-        let key_groups = key_group_range(subtask_index, max_parallelism, parallelism);
+        let key_groups = context.key_groups();
         let backend = Box::new(MemoryStateBackend::new(&context.states, &key_groups));
+        Self::with_backend(context, key_groups, backend)
+    }
+
+    /// Without entries, on disk. Timers are in memory.
+    ///
+    /// # Errors
+    /// Returns an error if there can be no files.
+    pub fn on_disk(context: KeyedStateContext, disk: &DiskState) -> Result<Self, StateError> {
+        let key_groups = context.key_groups();
+        match DiskStateBackend::open(&context.states, &key_groups, disk) {
+            Ok(backend) => Ok(Self::with_backend(context, key_groups, Box::new(backend))),
+            Err(problem) => {
+                let message = format!("state of operator {:?}: {problem}", context.operator);
+                Err(StateError { failure: StateFailure::Storage, message })
+            }
+        }
+    }
+
+    fn with_backend(
+        context: KeyedStateContext,
+        key_groups: RangeInclusive<u32>,
+        backend: Box<dyn KeyedStateBackend>,
+    ) -> Self {
         let (event_time, processing_time) = (TimerQueue::default(), TimerQueue::default());
         Self { context, key_groups, backend, event_time, processing_time, changes: None, restored_timers: None }
     }
@@ -263,13 +293,22 @@ impl KeyedState {
         self.backend.prefetch(&scopes[..count]);
     }
 
-    /// Nothing may follow the last entry.
+    /// Nothing may follow the last entry, and the backend must have done what it was told.
     fn check_end(&self, state: usize, progress: &Progress<'_>, reader: Reader<'_>) -> Result<(), StateError> {
+        self.check_backend(state)?;
         if reader.0.is_empty() {
             return Ok(());
         }
         let what = format_args!("{} bytes follow the last of {} entries", reader.0.len(), progress.count);
         Err(self.error(StateFailure::BadList, state, None, what))
+    }
+
+    #[inline]
+    fn check_backend(&self, state: usize) -> Result<(), StateError> {
+        match self.backend.failure() {
+            None => Ok(()),
+            Some(problem) => Err(self.error(StateFailure::Storage, state, None, format_args!("{problem}"))),
+        }
     }
 
     fn check_result(&self, state: usize, out: &[u8]) -> Result<(), StateError> {
@@ -582,6 +621,7 @@ impl KeyedState {
             }
             fits
         });
+        self.check_backend(state)?;
         Ok(out)
     }
 

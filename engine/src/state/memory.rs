@@ -2,6 +2,7 @@
 
 use std::{
     hash::{BuildHasher as _, Hasher as _},
+    io,
     ops::RangeInclusive,
 };
 
@@ -253,6 +254,10 @@ impl KeyedStateBackend for MemoryStateBackend {
         (self.first_group..).zip(&self.groups).map(size).collect()
     }
 
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     fn snapshot(&self, key_group: u32) -> Box<dyn KeyGroupSnapshot> {
         Box::new(MemorySnapshot { tables: self.groups[(key_group - self.first_group) as usize].clone() })
     }
@@ -276,7 +281,7 @@ pub struct MemorySnapshot {
 }
 
 impl KeyGroupSnapshot for MemorySnapshot {
-    fn visit(&self, state: usize, visit: &mut VisitEntry<'_>) {
+    fn visit(&mut self, state: usize, visit: &mut VisitEntry<'_>) -> io::Result<()> {
         match &self.tables[state] {
             Table::Values(table) => {
                 table.iter().for_each(|(key, namespace, value)| visit(key, namespace, None, value));
@@ -287,5 +292,6 @@ impl KeyGroupSnapshot for MemorySnapshot {
                 }
             }
         }
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Keyed state and timers of an operator: kept by key group, in memory.
+//! Keyed state and timers of an operator: kept by key group, in memory or on disk.
 //!
 //! [`KeyedState`] takes lists of entries as a plugin lays them out, checks them
 //! against declarations, key groups and quotas, and asks a [`KeyedStateBackend`].
@@ -8,6 +8,8 @@ mod entries;
 mod keyed_state;
 mod map_table;
 mod memory;
+mod disk_store;
+mod disk;
 mod pair_map;
 mod timers;
 mod value_table;
@@ -18,8 +20,14 @@ mod snapshot;
 mod tests;
 #[cfg(test)]
 mod snapshot_tests;
+#[cfg(test)]
+mod disk_tests;
+
+use std::io;
 
 pub use self::{
+    disk::DiskStateBackend,
+    disk_store::DiskState,
     keyed_state::{KeyedState, KeyedStateContext, StateError, StateFailure, StateUsage},
     memory::{MemorySnapshot, MemoryStateBackend},
     snapshot::{KeyedStateSnapshot, RestoreError, rewrite_section},
@@ -73,8 +81,9 @@ pub struct Scope<'a> {
     pub namespace: &'a [u8],
 }
 
-/// Keeps the state of the key groups of one subtask. Nothing in here fails: what is
-/// too much is refused before it gets here.
+/// Keeps the state of the key groups of one subtask. What is too much is refused before
+/// it gets here. Nothing in here returns an error: a backend that fails finds nothing and
+/// changes nothing from then on, and tells so when it is asked.
 pub trait KeyedStateBackend {
     /// Tells which entries will be asked for next, so that they are at hand.
     fn prefetch(&self, scopes: &[Scope<'_>]);
@@ -119,6 +128,9 @@ pub trait KeyedStateBackend {
     /// Bytes and entries (values, lists, pairs) of each key group.
     fn sizes(&self) -> Vec<KeyGroupSize>;
 
+    /// What went wrong first, in words; none: all calls have done what they should.
+    fn failure(&self) -> Option<String>;
+
     /// The state of a key group as it is now, which may be read on another thread
     /// while this goes on.
     fn snapshot(&self, key_group: u32) -> Box<dyn KeyGroupSnapshot>;
@@ -140,8 +152,12 @@ pub type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Option<&[u8]>, &[u8]) + 'a;
 
 /// The state of a key group at one moment.
 pub trait KeyGroupSnapshot: Send {
-    /// Shows all entries of a state, in no order.
-    fn visit(&self, state: usize, visit: &mut VisitEntry<'_>);
+    /// Shows all entries of a state, in no order. Each state is asked for once, those of
+    /// lower places first.
+    ///
+    /// # Errors
+    /// Returns an error if they cannot be read.
+    fn visit(&mut self, state: usize, visit: &mut VisitEntry<'_>) -> io::Result<()>;
 }
 
 /// True if a value of a state with time-to-live ended by `now`.

@@ -60,7 +60,7 @@ pub(super) enum Operation<'a> {
     DropTimers(TimeDomain, i64),
 }
 
-fn write_number(out: &mut Vec<u8>, mut number: u32) {
+pub(super) fn write_number(out: &mut Vec<u8>, mut number: u32) {
     while 0x80 <= number {
         out.push(number as u8 | 0x80);
         number >>= 7;

@@ -101,7 +101,7 @@ impl KeyedStateSnapshot {
     /// Writes key group after key group. Returns key group and length of each that has content.
     ///
     /// # Errors
-    /// Returns an error if `out` fails.
+    /// Returns an error if `out` fails, or state on disk cannot be read.
     pub fn write(self, out: &mut dyn Write) -> io::Result<Vec<(u32, u64)>> {
         match self.0 {
             Content::Full(image) => image.write(out),
@@ -114,10 +114,10 @@ impl Image {
     fn write(self, out: &mut dyn Write) -> io::Result<Vec<(u32, u64)>> {
         let mut timers = self.timers_by_group();
         let mut sections = Vec::new();
-        for (key_group, snapshot) in self.key_groups {
+        for (key_group, mut snapshot) in self.key_groups {
             let mut section = Section { out: &mut *out, buffer: vec![VERSION], bytes: 0, result: Ok(()) };
             for state in (0..self.states).filter(|state| self.shapes[*state].is_some()) {
-                section.state(state, &*snapshot);
+                section.state(state, &mut *snapshot)?;
             }
             section.buffer.extend(timers.remove(&key_group).unwrap_or_default());
             let bytes = section.end()?;
@@ -153,7 +153,7 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    fn state(&mut self, state: usize, snapshot: &dyn KeyGroupSnapshot) {
+    fn state(&mut self, state: usize, snapshot: &mut dyn KeyGroupSnapshot) -> io::Result<()> {
         // Pairs of one map come one after the other.
         let mut map: Option<(Vec<u8>, Vec<u8>)> = None;
         snapshot.visit(state, &mut |key, namespace, map_key, value| {
@@ -173,7 +173,7 @@ impl Section<'_> {
             if BUFFER_BYTES <= self.buffer.len() {
                 self.flush();
             }
-        });
+        })
     }
 
     fn flush(&mut self) {
@@ -295,8 +295,12 @@ impl KeyedState {
         loop {
             let damaged =
                 |problem: String| self.restore_error(key_group, format_args!("its bytes are damaged: {problem}"));
-            let Some(operation) = operations.next().map_err(damaged)? else { return Ok(()) };
+            let Some(operation) = operations.next().map_err(damaged)? else { break };
             map = self.redo(key_group, operation, map, states)?;
+        }
+        match self.backend.failure() {
+            Some(problem) => Err(self.restore_error(key_group, format_args!("{problem}"))),
+            None => Ok(()),
         }
     }
 

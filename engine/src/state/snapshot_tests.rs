@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::{
     tests::{
-        LIST, MAP, Model, ModelScope, Step, VALUE, apply, contents, context, entry, fired, go_on, steps, timer, with,
+        Backend, LIST, MAP, Model, ModelScope, Step, VALUE, apply, contents, context, entry, fired, go_on, steps,
+        timer, with,
     },
     *,
 };
@@ -58,9 +59,9 @@ impl Task {
     }
 }
 
-fn restored(parts: &Parts, parallelism: u32) -> Vec<KeyedState> {
+fn restored(parts: &Parts, parallelism: u32, backend: Backend) -> Vec<KeyedState> {
     let subtasks = (0..parallelism).map(|subtask_index| {
-        let mut state = KeyedState::new(KeyedStateContext { subtask_index, parallelism, ..context() });
+        let mut state = backend.state(KeyedStateContext { subtask_index, parallelism, ..context() });
         for part in parts {
             for key_group in state.key_groups.clone() {
                 if let Some(section) = part.get(&key_group) {
@@ -82,14 +83,14 @@ fn all(state: &mut KeyedState, now: i64) -> (Contents, Timers) {
             assert!(timers.insert((domain, timestamp, key.to_vec(), namespace.to_vec())));
         });
     }
-    (contents(&snapshots, now), timers)
+    (contents(snapshots, now), timers)
 }
 
 #[track_caller]
-fn check_restored(parts: &Parts, model: &Model, timers: &Timers) {
-    for parallelism in 1..=4 {
+fn check_restored(parts: &Parts, backend: Backend, model: &Model, timers: &Timers) {
+    for parallelism in if backend == Backend::Memory { 1..=4 } else { 2..=2 } {
         let (mut entries, mut waiting) = (Contents::new(), Timers::new());
-        for mut state in restored(parts, parallelism) {
+        for mut state in restored(parts, parallelism, backend) {
             let (some, others) = all(&mut state, model.now);
             entries.extend(some);
             waiting.extend(others);
@@ -102,8 +103,9 @@ fn check_restored(parts: &Parts, model: &Model, timers: &Timers) {
 /// What happens beside steps: its kind, a time domain, a timestamp, a key.
 type Event = (u8, u8, i64, u8);
 
-fn run(steps: Vec<(Step, Event)>) {
-    let mut state = KeyedState::new(context());
+/// Runs a task with one backend, and restores what it wrote into another.
+fn run(backend: Backend, into: Backend, steps: Vec<(Step, Event)>) {
+    let mut state = backend.state(context());
     state.track_changes();
     let (mut model, mut timers, mut task) = (Model::default(), Timers::new(), Task::default());
     let mut next_id = 1;
@@ -141,7 +143,7 @@ fn run(steps: Vec<(Step, Event)>) {
                 let ids: Vec<_> = task.unconfirmed.keys().copied().collect();
                 if let Some(id) = ids.get(key.len() % ids.len().max(1)) {
                     let (parts, model, timers) = &task.unconfirmed[id];
-                    check_restored(parts, model, timers);
+                    check_restored(parts, into, model, timers);
                     task.confirm(&mut state, *id);
                 }
             }
@@ -150,20 +152,20 @@ fn run(steps: Vec<(Step, Event)>) {
     }
     task.snapshot(&mut state, next_id, false, &model, &timers);
     for (parts, model, timers) in task.unconfirmed.values() {
-        check_restored(parts, model, timers);
+        check_restored(parts, into, model, timers);
     }
 
     // A subtask of the same key groups goes on with the parts.
     let parts = &task.unconfirmed[&next_id].0;
     let lengths: Vec<_> = parts.iter().map(|part| part.values().map(|section| section.len() as u64).sum()).collect();
-    let mut state = restored(parts, 1).remove(0);
+    let mut state = restored(parts, 1, into).remove(0);
     state.track_changes();
     state.build_upon(&lengths);
     let mut task = Task { confirmed: parts.clone(), unconfirmed: BTreeMap::new() };
     apply(&mut state, &mut model, 0, (0, VALUE, 3, 0, 0, 7));
     task.snapshot(&mut state, next_id + 1, false, &model, &timers);
     let (parts, model, timers) = &task.unconfirmed[&(next_id + 1)];
-    check_restored(parts, model, timers);
+    check_restored(parts, into, model, timers);
 }
 
 fn cases() -> impl Strategy<Value = Vec<(Step, Event)>> {
@@ -201,11 +203,25 @@ fn some_parts() -> Parts {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn what_was_written_from_disk_is_restored_into_memory(cases in cases()) {
+        run(Backend::Disk, Backend::Memory, cases);
+    }
+
+    #[test]
+    fn what_was_written_from_memory_is_restored_onto_disk(cases in cases()) {
+        run(Backend::Memory, Backend::Disk, cases);
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn what_is_restored_equals_the_model(cases in cases()) {
-        run(cases);
+        run(Backend::Memory, Backend::Memory, cases);
     }
 
     #[test]
@@ -384,7 +400,7 @@ fn a_snapshot_amid_firing_timers_is_full_and_the_next_ones_go_on_from_it() {
     task.snapshot(&mut state, 2, false, &model, &timers);
     let parts = task.unconfirmed[&2].0.clone();
     assert_eq!(parts.len(), 1, "what fired was noted nowhere");
-    check_restored(&parts, &model, &timers);
+    check_restored(&parts, Backend::Memory, &model, &timers);
     task.confirm(&mut state, 2);
 
     // One that fired is registered again, and all others fire.
@@ -394,7 +410,7 @@ fn a_snapshot_amid_firing_timers_is_full_and_the_next_ones_go_on_from_it() {
     task.snapshot(&mut state, 3, false, &model, &timers);
     let parts = task.unconfirmed[&3].0.clone();
     assert_eq!(parts.len(), 2, "an increment");
-    check_restored(&parts, &model, &timers);
+    check_restored(&parts, Backend::Memory, &model, &timers);
 }
 
 /// A snapshot of timers at every step, each as it was then.

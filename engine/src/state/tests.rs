@@ -47,6 +47,29 @@ pub(super) fn context() -> KeyedStateContext {
     }
 }
 
+/// Where the state of a test is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Backend {
+    Memory,
+    Disk,
+}
+
+pub(super) const BACKENDS: [Backend; 2] = [Backend::Memory, Backend::Disk];
+
+impl Backend {
+    /// On disk with so little memory that a few dozen entries fill it.
+    pub(super) fn state(self, context: KeyedStateContext) -> KeyedState {
+        match self {
+            Self::Memory => KeyedState::new(context),
+            Self::Disk => KeyedState::on_disk(context, &disk(0)).unwrap(),
+        }
+    }
+}
+
+pub(super) fn disk(memory_bytes: u64) -> DiskState {
+    DiskState { directory: std::env::temp_dir().join("engine-state-of-tests"), memory_bytes }
+}
+
 pub(super) fn entry(key: &[u8], namespace: &[u8]) -> Vec<u8> {
     let mut entry = Vec::new();
     write(&mut entry, key);
@@ -174,14 +197,14 @@ fn check(state: &KeyedState, model: &Model, scope: &ModelScope) {
 
 /// What a snapshot of all key groups shows and lives at `now`.
 pub(super) fn contents(
-    snapshots: &[Box<dyn KeyGroupSnapshot>],
+    snapshots: Vec<Box<dyn KeyGroupSnapshot>>,
     now: i64,
 ) -> BTreeMap<(ModelScope, Option<Vec<u8>>), Vec<u8>> {
     let model = Model { now, ..Model::default() };
     let mut all = BTreeMap::new();
-    for snapshot in snapshots {
+    for mut snapshot in snapshots {
         for state in 0..6 {
-            snapshot.visit(state as usize, &mut |key, namespace, map_key, value| {
+            let visited = snapshot.visit(state as usize, &mut |key, namespace, map_key, value| {
                 let scope = (state, key.to_vec(), namespace.to_vec());
                 let value = if state % 3 == LIST {
                     let lives = elements(value).filter(|element| model.lives(state, element));
@@ -195,6 +218,7 @@ pub(super) fn contents(
                     assert_eq!(shown_twice, None);
                 }
             });
+            visited.unwrap();
         }
     }
     all
@@ -269,8 +293,8 @@ pub(super) fn apply(state: &mut KeyedState, model: &mut Model, index: usize, ste
     scope
 }
 
-fn run(steps: Vec<Step>) {
-    let mut state = KeyedState::new(context());
+fn run(backend: Backend, steps: Vec<Step>) {
+    let mut state = backend.state(context());
     let mut model = Model::default();
     let mut taken = Vec::new();
     for (index, step) in steps.into_iter().enumerate() {
@@ -285,9 +309,9 @@ fn run(steps: Vec<Step>) {
     for scope in model.scopes() {
         check(&state, &model, &scope);
     }
-    assert_eq!(contents(&snapshots(&state), model.now), model.all());
+    assert_eq!(contents(snapshots(&state), model.now), model.all());
     for (snapshots, model) in taken {
-        assert_eq!(contents(&snapshots, model.now), model.all());
+        assert_eq!(contents(snapshots, model.now), model.all());
     }
     let usage = state.usage();
     let bytes: u64 = usage.key_groups.iter().map(|group| group.bytes).sum();
@@ -297,11 +321,20 @@ fn run(steps: Vec<Step>) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn state_on_disk_equals_its_model_and_snapshots_do_not_change(steps in steps()) {
+        run(Backend::Disk, steps);
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
     fn state_equals_its_model_and_snapshots_do_not_change(steps in steps()) {
-        run(steps);
+        run(Backend::Memory, steps);
     }
 
     #[test]
@@ -449,42 +482,44 @@ fn timers_fire_as_flinks() {
 /// A key for each key group that is the subtask's, and one that is not.
 #[test]
 fn a_key_of_another_subtask_is_refused_by_every_call() {
-    let context = KeyedStateContext { subtask_index: 1, parallelism: 3, max_parallelism: 128, ..context() };
-    let mut state = KeyedState::new(context);
-    let own = key_group_range(1, 128, 3);
-    let (mut accepted, mut refused) = (0, 0);
-    for number in 0_u32..500 {
-        let key = number.to_le_bytes();
-        let group = key_group(key_hash(&key), 128);
-        let at = entry(&key, b"");
-        let map_entry = with(at.clone(), b"m");
-        let timers = [&[0][..], &[0; 8], &at].concat();
-        let now = Timestamp(0);
-        let results = [
-            state.get_many(VALUE, 1, &at, now, &go_on).map(drop),
-            state.put_many(VALUE, 1, &with(at.clone(), b"v"), now, &go_on),
-            state.append_many(LIST, 1, &with(at.clone(), &with(vec![], b"e")), now, &go_on),
-            state.get_many(MAP, 1, &map_entry, now, &go_on).map(drop),
-            state.put_many(MAP, 1, &with(map_entry, b"v"), now, &go_on),
-            state.clear_many(MAP, 1, &at, &go_on),
-            state.load_maps(MAP, 1, &at, 100, now, &go_on).map(drop),
-            state.scan_map(MAP, &at, None, 100, now).map(drop),
-            state.register_timers(1, &timers, &go_on),
-            state.delete_timers(1, &timers, &go_on),
-        ];
-        for result in results {
-            if own.contains(&group) {
-                assert_eq!(result, Ok(()));
-                accepted += 1;
-            } else {
-                let error = result.unwrap_err();
-                assert_eq!(error.failure, StateFailure::WrongKeyGroup);
-                assert!(error.message.contains("this one has 43 to 85"), "{error}");
-                refused += 1;
+    for backend in BACKENDS {
+        let context = KeyedStateContext { subtask_index: 1, parallelism: 3, max_parallelism: 128, ..context() };
+        let mut state = backend.state(context);
+        let own = key_group_range(1, 128, 3);
+        let (mut accepted, mut refused) = (0, 0);
+        for number in 0_u32..500 {
+            let key = number.to_le_bytes();
+            let group = key_group(key_hash(&key), 128);
+            let at = entry(&key, b"");
+            let map_entry = with(at.clone(), b"m");
+            let timers = [&[0][..], &[0; 8], &at].concat();
+            let now = Timestamp(0);
+            let results = [
+                state.get_many(VALUE, 1, &at, now, &go_on).map(drop),
+                state.put_many(VALUE, 1, &with(at.clone(), b"v"), now, &go_on),
+                state.append_many(LIST, 1, &with(at.clone(), &with(vec![], b"e")), now, &go_on),
+                state.get_many(MAP, 1, &map_entry, now, &go_on).map(drop),
+                state.put_many(MAP, 1, &with(map_entry, b"v"), now, &go_on),
+                state.clear_many(MAP, 1, &at, &go_on),
+                state.load_maps(MAP, 1, &at, 100, now, &go_on).map(drop),
+                state.scan_map(MAP, &at, None, 100, now).map(drop),
+                state.register_timers(1, &timers, &go_on),
+                state.delete_timers(1, &timers, &go_on),
+            ];
+            for result in results {
+                if own.contains(&group) {
+                    assert_eq!(result, Ok(()));
+                    accepted += 1;
+                } else {
+                    let error = result.unwrap_err();
+                    assert_eq!(error.failure, StateFailure::WrongKeyGroup);
+                    assert!(error.message.contains("this one has 43 to 85"), "{error}");
+                    refused += 1;
+                }
             }
         }
+        assert!(1000 < accepted && 1000 < refused, "{accepted}, {refused}");
     }
-    assert!(1000 < accepted && 1000 < refused, "{accepted}, {refused}");
 }
 
 #[track_caller]
@@ -499,42 +534,45 @@ fn refused<T: std::fmt::Debug>(result: Result<T, StateError>, failure: StateFail
 
 #[test]
 fn quotas_are_kept_and_their_messages_say_where_and_what_to_do() {
-    let mut state = KeyedState::new(context());
-    let now = Timestamp(0);
-    let too_long = with(entry(b"key\n1", b""), &[0; 10_001]);
-    let parts = ["state \"value\" of operator \"Count\"", "key \"key\\n1\"", "10001 bytes", "state.value.bytes-max"];
-    refused(state.put_many(VALUE, 1, &too_long, now, &go_on), StateFailure::ValueLimit, &parts);
+    for backend in BACKENDS {
+        let mut state = backend.state(context());
+        let now = Timestamp(0);
+        let too_long = with(entry(b"key\n1", b""), &[0; 10_001]);
+        let parts =
+            ["state \"value\" of operator \"Count\"", "key \"key\\n1\"", "10001 bytes", "state.value.bytes-max"];
+        refused(state.put_many(VALUE, 1, &too_long, now, &go_on), StateFailure::ValueLimit, &parts);
 
-    let elements = (0..90).fold(Vec::new(), |list, _| with(list, &[0; 100]));
-    let more = with(entry("schlüssel".as_bytes(), b""), &elements);
-    state.append_many(LIST, 1, &more, now, &go_on).unwrap();
-    let parts = ["state \"list\"", "key \"schlüssel\"", "18720 bytes", "state.value.bytes-max"];
-    refused(state.append_many(LIST, 1, &more, now, &go_on), StateFailure::ValueLimit, &parts);
+        let elements = (0..90).fold(Vec::new(), |list, _| with(list, &[0; 100]));
+        let more = with(entry("schlüssel".as_bytes(), b""), &elements);
+        state.append_many(LIST, 1, &more, now, &go_on).unwrap();
+        let parts = ["state \"list\"", "key \"schlüssel\"", "18720 bytes", "state.value.bytes-max"];
+        refused(state.append_many(LIST, 1, &more, now, &go_on), StateFailure::ValueLimit, &parts);
 
-    let result = (0_u32..).find_map(|number| {
-        let long = with(entry(&[&[b'x'; 60][..], &number.to_be_bytes()].concat(), b""), &[0; 5000]);
-        state.put_many(VALUE, 1, &long, now, &go_on).err()
-    });
-    let shown = format!("key \"{}\"… of 64 bytes", "x".repeat(40));
-    let parts = ["state \"value\" of operator \"Count\"", &shown, "1048576 bytes", "raise state.bytes-max"];
-    refused(Err::<(), _>(result.unwrap()), StateFailure::StateLimit, &parts);
-    let (bytes, limit) = (state.bytes(), 1 << 20);
-    assert!(limit < bytes && bytes < limit + 6000, "{bytes}");
+        let result = (0_u32..).find_map(|number| {
+            let long = with(entry(&[&[b'x'; 60][..], &number.to_be_bytes()].concat(), b""), &[0; 5000]);
+            state.put_many(VALUE, 1, &long, now, &go_on).err()
+        });
+        let shown = format!("key \"{}\"… of 64 bytes", "x".repeat(40));
+        let parts = ["state \"value\" of operator \"Count\"", &shown, "1048576 bytes", "raise state.bytes-max"];
+        refused(Err::<(), _>(result.unwrap()), StateFailure::StateLimit, &parts);
+        let (bytes, limit) = (state.bytes(), 1 << 20);
+        assert!(limit < bytes && bytes < limit + 6000, "{bytes}");
 
-    let mut state = KeyedState::new(context());
-    let result = (0..).find_map(|number| state.register_timers(1, &timer(0, "key", "", number), &go_on).err());
-    let parts = ["timers of operator \"Count\"", "key \"key\"", "more than 1000 timers", "raise state.timers.max"];
-    refused(Err::<(), _>(result.unwrap()), StateFailure::TimerLimit, &parts);
-    assert_eq!(state.usage().event_time_timers, 1001);
+        let mut state = backend.state(context());
+        let result = (0..).find_map(|number| state.register_timers(1, &timer(0, "key", "", number), &go_on).err());
+        let parts = ["timers of operator \"Count\"", "key \"key\"", "more than 1000 timers", "raise state.timers.max"];
+        refused(Err::<(), _>(result.unwrap()), StateFailure::TimerLimit, &parts);
+        assert_eq!(state.usage().event_time_timers, 1001);
 
-    let mut state = KeyedState::new(context());
-    let result =
-        (0..).find_map(|number| state.register_timers(1, &timer(1, &"k".repeat(9000), "", number), &go_on).err());
-    refused(Err::<(), _>(result.unwrap()), StateFailure::StateLimit, &["timers of operator", "state.bytes-max"]);
+        let mut state = backend.state(context());
+        let result =
+            (0..).find_map(|number| state.register_timers(1, &timer(1, &"k".repeat(9000), "", number), &go_on).err());
+        refused(Err::<(), _>(result.unwrap()), StateFailure::StateLimit, &["timers of operator", "state.bytes-max"]);
 
-    let not_keyed = KeyedStateContext { is_keyed: false, ..context() };
-    let registered = KeyedState::new(not_keyed).register_timers(1, &timer(0, "key", "", 1), &go_on);
-    refused(registered, StateFailure::NotKeyed, &["timers of operator \"Count\"", "key_by"]);
+        let not_keyed = KeyedStateContext { is_keyed: false, ..context() };
+        let registered = backend.state(not_keyed).register_timers(1, &timer(0, "key", "", 1), &go_on);
+        refused(registered, StateFailure::NotKeyed, &["timers of operator \"Count\"", "key_by"]);
+    }
 }
 
 #[test]
@@ -548,17 +586,19 @@ fn a_call_that_is_told_to_stop_does_so() {
 
 #[test]
 fn what_one_call_returns_is_limited() {
-    let mut state = KeyedState::new(context());
-    let now = Timestamp(0);
-    state.put_many(VALUE, 1, &with(entry(b"k", b""), &[7; 9000]), now, &go_on).unwrap();
-    state.put_many(MAP, 1, &with(with(entry(b"k", b""), b"m"), &[7; 9000]), now, &go_on).unwrap();
-    let entries = entry(b"k", b"").repeat(200);
-    let parts = ["1048576 bytes", "sandbox.memory.max"];
-    refused(state.get_many(VALUE, 200, &entries, now, &go_on), StateFailure::ResultLimit, &parts);
-    refused(state.load_maps(MAP, 200, &entries, u32::MAX, now, &go_on), StateFailure::ResultLimit, &parts);
-    // A map above the limit of the call is left out.
-    let left_out = state.load_maps(MAP, 1, &entry(b"k", b""), 1000, now, &go_on).unwrap();
-    assert_eq!(left_out, ABSENT.to_le_bytes());
+    for backend in BACKENDS {
+        let mut state = backend.state(context());
+        let now = Timestamp(0);
+        state.put_many(VALUE, 1, &with(entry(b"k", b""), &[7; 9000]), now, &go_on).unwrap();
+        state.put_many(MAP, 1, &with(with(entry(b"k", b""), b"m"), &[7; 9000]), now, &go_on).unwrap();
+        let entries = entry(b"k", b"").repeat(200);
+        let parts = ["1048576 bytes", "sandbox.memory.max"];
+        refused(state.get_many(VALUE, 200, &entries, now, &go_on), StateFailure::ResultLimit, &parts);
+        refused(state.load_maps(MAP, 200, &entries, u32::MAX, now, &go_on), StateFailure::ResultLimit, &parts);
+        // A map above the limit of the call is left out.
+        let left_out = state.load_maps(MAP, 1, &entry(b"k", b""), 1000, now, &go_on).unwrap();
+        assert_eq!(left_out, ABSENT.to_le_bytes());
+    }
 }
 
 #[test]
@@ -610,59 +650,68 @@ fn lists_that_are_not_well_formed_are_refused() {
 
 #[test]
 fn what_ended_is_cleaned_up_little_by_little() {
-    let mut state = KeyedState::new(context());
-    let value = |ends_at: i64| ends_at.to_le_bytes();
-    let put = |state: &mut KeyedState, number: u32, ends_at: i64, now: i64| {
-        let at = entry(&number.to_le_bytes(), b"");
-        let now = Timestamp(now);
-        state.put_many(SHORT_LIVED, 1, &with(at.clone(), &value(ends_at)), now, &go_on).unwrap();
-        let list = with(at.clone(), &with(vec![], &value(ends_at)));
-        state.append_many(SHORT_LIVED + LIST, 1, &list, now, &go_on).unwrap();
-        let pair = with(with(at, b"m"), &value(ends_at));
-        state.put_many(SHORT_LIVED + MAP, 1, &pair, now, &go_on).unwrap();
-    };
-    let entries = |state: &KeyedState| state.usage().key_groups.iter().map(|group| group.entries).sum::<u64>();
-    (0..1000).for_each(|number| put(&mut state, number, 10, 0));
-    assert_eq!(entries(&state), 3000);
-    // Nobody touches what ended; one write does not take it all away.
-    put(&mut state, 5000, i64::MAX, 10);
-    assert!(2980 < entries(&state));
-    for _ in 0..20_000 {
+    for backend in BACKENDS {
+        let mut state = backend.state(context());
+        let value = |ends_at: i64| ends_at.to_le_bytes();
+        let put = |state: &mut KeyedState, number: u32, ends_at: i64, now: i64| {
+            let at = entry(&number.to_le_bytes(), b"");
+            let now = Timestamp(now);
+            state.put_many(SHORT_LIVED, 1, &with(at.clone(), &value(ends_at)), now, &go_on).unwrap();
+            let list = with(at.clone(), &with(vec![], &value(ends_at)));
+            state.append_many(SHORT_LIVED + LIST, 1, &list, now, &go_on).unwrap();
+            let pair = with(with(at, b"m"), &value(ends_at));
+            state.put_many(SHORT_LIVED + MAP, 1, &pair, now, &go_on).unwrap();
+        };
+        let entries = |state: &KeyedState| state.usage().key_groups.iter().map(|group| group.entries).sum::<u64>();
+        (0..1000).for_each(|number| put(&mut state, number, 10, 0));
+        assert_eq!(entries(&state), 3000);
+        // Nobody touches what ended; one write does not take it all away.
         put(&mut state, 5000, i64::MAX, 10);
-        for number in 5001..5010 {
-            put(&mut state, number, i64::MAX, 10);
+        assert!(2980 < entries(&state));
+        for _ in 0..20_000 {
+            put(&mut state, 5000, i64::MAX, 10);
+            for number in 5001..5010 {
+                put(&mut state, number, i64::MAX, 10);
+            }
+            let list = absent(entry(&5000_u32.to_le_bytes(), b""));
+            state.put_many(SHORT_LIVED + LIST, 1, &list, Timestamp(10), &go_on).unwrap();
+            if entries(&state) <= 30 {
+                break;
+            }
         }
-        let list = absent(entry(&5000_u32.to_le_bytes(), b""));
-        state.put_many(SHORT_LIVED + LIST, 1, &list, Timestamp(10), &go_on).unwrap();
-        if entries(&state) <= 30 {
-            return;
-        }
+        assert!(entries(&state) <= 30, "{backend:?}: {} entries are left", entries(&state));
     }
-    panic!("{} entries are left", entries(&state));
 }
 
 #[test]
 fn a_snapshot_is_read_on_another_thread_while_the_task_goes_on() {
-    let mut state = KeyedState::new(KeyedStateContext { bytes_max: u64::MAX, max_parallelism: 1, ..context() });
-    let put = |state: &mut KeyedState, round: u32| {
-        for number in 0_u32..2000 {
-            let entry = with(entry(&number.to_le_bytes(), b""), &round.to_le_bytes().repeat(1 + round as usize % 3));
-            state.put_many(VALUE, 1, &entry, Timestamp(0), &go_on).unwrap();
-        }
-    };
-    put(&mut state, 0);
-    let snapshot = state.key_group_snapshot(0);
-    let reader = std::thread::spawn(move || {
-        let mut seen = 0;
-        for _ in 0..20 {
-            snapshot.visit(0, &mut |_, _, _, value| {
-                assert_eq!(value, 0_u32.to_le_bytes());
-                seen += 1;
-            });
-        }
-        seen
-    });
-    (1..20).for_each(|round| put(&mut state, round));
-    assert_eq!(reader.join().unwrap(), 20 * 2000);
-    state.key_group_snapshot(0).visit(0, &mut |_, _, _, value| assert_eq!(value, 19_u32.to_le_bytes().repeat(2)));
+    for backend in BACKENDS {
+        let mut state = backend.state(KeyedStateContext { bytes_max: u64::MAX, max_parallelism: 1, ..context() });
+        let put = |state: &mut KeyedState, round: u32| {
+            for number in 0_u32..2000 {
+                let entry =
+                    with(entry(&number.to_le_bytes(), b""), &round.to_le_bytes().repeat(1 + round as usize % 3));
+                state.put_many(VALUE, 1, &entry, Timestamp(0), &go_on).unwrap();
+            }
+        };
+        put(&mut state, 0);
+        let snapshots: Vec<_> = (0..20).map(|_| state.key_group_snapshot(0)).collect();
+        let reader = std::thread::spawn(move || {
+            let mut seen = 0;
+            for mut snapshot in snapshots {
+                let visited = snapshot.visit(0, &mut |_, _, _, value| {
+                    assert_eq!(value, 0_u32.to_le_bytes());
+                    seen += 1;
+                });
+                visited.unwrap();
+            }
+            seen
+        });
+        (1..20).for_each(|round| put(&mut state, round));
+        assert_eq!(reader.join().unwrap(), 20 * 2000);
+        let visited = state.key_group_snapshot(0).visit(0, &mut |_, _, _, value| {
+            assert_eq!(value, 19_u32.to_le_bytes().repeat(2));
+        });
+        visited.unwrap();
+    }
 }

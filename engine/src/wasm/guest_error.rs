@@ -138,6 +138,8 @@ pub enum GuestFailure {
     StateLimit,
     /// A value of keyed state is too long.
     StateValueLimit,
+    /// Files of state on disk cannot be read or written.
+    StateStorage,
     /// Too many timers wait.
     TimerLimit,
     /// State of a checkpoint cannot be taken over.
@@ -162,6 +164,7 @@ impl GuestFailure {
             Self::WrongKeyGroup => "wrong-key-group",
             Self::StateLimit => "state-limit",
             Self::StateValueLimit => "state-value-limit",
+            Self::StateStorage => "state-storage",
             Self::TimerLimit => "timer-limit",
             Self::RestoreFailed => "restore-failed",
         }

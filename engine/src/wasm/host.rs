@@ -493,6 +493,7 @@ impl From<StateError> for HostTrap {
             StateFailure::ValueLimit => GuestFailure::StateValueLimit,
             StateFailure::TimerLimit => GuestFailure::TimerLimit,
             StateFailure::ResultLimit => GuestFailure::MemoryLimit,
+            StateFailure::Storage => GuestFailure::StateStorage,
             StateFailure::Stopped => GuestFailure::Canceled,
         };
         Self::new(failure, message)

@@ -35,7 +35,7 @@ pub use self::{
 };
 use crate::{
     base::{clock::Timestamp, ids::GraphDigest, stream_element::WatermarkStatus},
-    state::{KeyedStateSnapshot, StateDescriptor},
+    state::{DiskState, KeyedStateSnapshot, StateDescriptor},
 };
 
 /// Receives what a segment emits, while the guest runs. Never waits.
@@ -142,6 +142,8 @@ pub struct SegmentContext {
     pub state_cache_bytes: u64,
     /// Bytes of a value of keyed state.
     pub state_value_bytes_max: u64,
+    /// Where keyed state is kept on disk; none: it is in memory.
+    pub disk_state: Option<DiskState>,
     /// True if an operator of the task goes on from a checkpoint.
     pub restored: bool,
 }

@@ -62,13 +62,19 @@ fn keyed_state_context(context: &SegmentContext, limits: &SandboxLimits) -> Keye
 /// Elements of operator states, by place among all states.
 type Lists = BTreeMap<usize, Vec<Vec<u8>>>;
 
-/// Fills keyed state and operator states with what was restored.
+/// Makes keyed state and operator states, and fills them with what was restored.
 fn restored(
     context: &SegmentContext,
-    mut state: KeyedState,
+    state_context: KeyedStateContext,
     restore: SegmentRestore,
     cancel: &CancelFlag,
 ) -> Result<(KeyedState, Lists), (GuestFailure, String)> {
+    let mut state = match &context.disk_state {
+        Some(disk) if context.is_keyed => {
+            KeyedState::on_disk(state_context, disk).map_err(|error| (GuestFailure::StateStorage, error.message))?
+        }
+        Some(_) | None => KeyedState::new(state_context),
+    };
     for RestoredKeyGroup { key_group, content, states } in &restore.key_groups {
         if cancel.is_canceled() {
             return Err((GuestFailure::Canceled, "the task was canceled".to_owned()));
@@ -102,7 +108,7 @@ impl<T: EmitTarget> Segment<T> {
         target: T,
     ) -> Result<Self, GuestError> {
         let outputs = u32::try_from(context.outputs.len()).expect("a job graph has fewer than 2^32 edges");
-        let state = KeyedState::new(keyed_state_context(context, &limits));
+        let state_context = keyed_state_context(context, &limits);
         let mut instance = plugin.instantiate(limits, outputs, cancel.clone(), Box::new(target))?;
         let graph = instance.plan(&replay.args)?;
         if graph_digest(&graph) != replay.graph_digest {
@@ -111,7 +117,7 @@ impl<T: EmitTarget> Segment<T> {
                 .to_owned();
             return Err(instance.error(GuestFailure::GraphMismatch, EntryPoint::Plan, message));
         }
-        let (state, lists) = restored(context, state, restore, &cancel)
+        let (state, lists) = restored(context, state_context, restore, &cancel)
             .map_err(|(failure, message)| instance.error(failure, EntryPoint::Open, message))?;
         instance.host_mut().set_state(state);
         instance.host_mut().set_lists(lists);

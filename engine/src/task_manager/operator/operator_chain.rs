@@ -37,7 +37,7 @@ use crate::{
         job_graph::{ChainedOperator, JobVertex},
         stream_graph::{ConnectorSpec, Operator, StateKind, StreamNode},
     },
-    state::{StateDescriptor, StateShape, TimeDomain},
+    state::{DiskState, StateDescriptor, StateShape, TimeDomain},
     task_manager::network::{CombinedWatermark, GateElement, ResultPartition, StatusWatermarkValve, ValveOutput},
     wasm::{CancelFlag, GuestError, Replay, SandboxLimits, SegmentContext, SourceStatus},
 };
@@ -65,6 +65,8 @@ pub struct ChainSetup<'a> {
     pub limits: SandboxLimits,
     /// Stops a guest that is running.
     pub cancel: CancelFlag,
+    /// Where keyed state is kept on disk; none: it is in memory.
+    pub disk_state: Option<DiskState>,
     /// What connectors may open.
     pub permissions: Arc<Permissions>,
     /// Processing time.
@@ -866,6 +868,7 @@ impl Opener<'_> {
             outputs: planned.outputs.iter().map(|output| output.exit.clone()).collect(),
             state_cache_bytes: self.setup.limits.state_cache_bytes as u64,
             state_value_bytes_max: self.setup.limits.state_value_bytes_max as u64,
+            disk_state: self.setup.disk_state.clone(),
             restored: restored.is_some(),
         };
         let plugin = self.setup.plugins.get(&digest).expect("the plugins of all segments were fetched");

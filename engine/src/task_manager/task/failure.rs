@@ -154,6 +154,7 @@ fn hint(failure: GuestFailure, entry_point: EntryPoint) -> &'static str {
         | GuestFailure::WrongKeyGroup
         | GuestFailure::StateLimit
         | GuestFailure::StateValueLimit
+        | GuestFailure::StateStorage
         | GuestFailure::TimerLimit
         | GuestFailure::RestoreFailed => "",
     }

@@ -95,6 +95,8 @@ pub struct TaskServices {
     pub artifacts: ArtifactProvider,
     /// Stack that the plugins' runtime lets a guest use (`sandbox.stack.max`).
     pub guest_stack_bytes: usize,
+    /// Holds the files of state on disk.
+    pub state_directory: PathBuf,
     /// Processing time.
     pub clock: Clock,
     /// Takes what tasks report.

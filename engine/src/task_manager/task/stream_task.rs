@@ -29,6 +29,7 @@ use crate::{
         job_master::{FailureCause, Recoverability, TaskState},
         task_executor::{JobInformation, ResultPartitionDeployment, TaskDeployment},
     },
+    state::DiskState,
     task_manager::{
         network::{
             ChannelError, CheckpointBarrierHandler, FlushPolicy, GateError, InputGates, NetworkConfig, ResultPartition,
@@ -114,6 +115,7 @@ impl StreamTask {
             context: self.context.clone(),
             replay: Replay { args: self.info.program.args.clone(), graph_digest: self.info.program.graph_digest },
             limits: SandboxLimits::from_configuration(&self.info.configuration),
+            disk_state: self.disk_state(),
             cancel: reporter.shared.sender.cancel_flag().clone(),
             permissions: Arc::new(permissions),
             clock: self.services.clock.clone(),
@@ -160,6 +162,15 @@ impl StreamTask {
                 let what = format!("savepoint {id} was given up after the task had stopped for it");
                 Stop::Failed(self.culprit().failed(None, "savepoint-failed", &what))
             }
+        })
+    }
+
+    fn disk_state(&self) -> Option<DiskState> {
+        let configuration = &self.info.configuration;
+        let is_on_disk = configuration.get(&options::STATE_BACKEND) == "disk";
+        is_on_disk.then(|| DiskState {
+            directory: self.services.state_directory.clone(),
+            memory_bytes: configuration.get(&options::STATE_BACKEND_DISK_MEMORY).0,
         })
     }
 

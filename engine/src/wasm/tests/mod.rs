@@ -82,6 +82,7 @@ fn context() -> SegmentContext {
     SegmentContext {
         state_cache_bytes: 1 << 20,
         state_value_bytes_max: 16 << 20,
+        disk_state: None,
         restored: false,
         job_name: "test".into(),
         task_name: "test (1/1)#0".into(),

@@ -930,6 +930,7 @@ impl Cluster {
             connectors: Arc::new(TestConnectors { collected: Arc::clone(&collected), polls: Arc::clone(&polls) }),
             artifacts: Arc::new(|artifact| panic!("no artifact {}", artifact.name)),
             guest_stack_bytes: 512 << 10,
+            state_directory: std::env::temp_dir().join("engine-state-of-tests"),
             clock: Clock::System,
             events: Arc::new(move |event| {
                 // Snapshots may still be written when a test has ended.
