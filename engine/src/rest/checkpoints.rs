@@ -137,6 +137,9 @@ fn checkpoint_value(checkpoint: &CheckpointDetails, now: i64) -> Value {
         SnapshotKind::StopWithSavepoint(_) => "SYNC_SAVEPOINT",
     });
     value["tasks"] = json!({});
+    // Beyond Flink's: the longest wait of a subtask for its barriers.
+    let subtasks = checkpoint.tasks.values().flat_map(|task| task.subtasks.values());
+    value["alignment_duration_max"] = json!(subtasks.map(|subtask| subtask.metrics.alignment_us / 1000).max());
     match checkpoint.status {
         CheckpointStatus::InProgress => {}
         CheckpointStatus::Completed => {

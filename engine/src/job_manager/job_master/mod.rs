@@ -395,6 +395,10 @@ impl JobMaster {
             }
             JobMasterMessage::DeclineCheckpoint(decline) => self.handle_decline(from, &decline, now),
             JobMasterMessage::EndOfDataReached(attempt) => self.handle_end_of_data(from, attempt),
+            JobMasterMessage::TriggerSnapshot(number, _) if self.status != JobStatus::Running => {
+                let message = self.why_no_snapshot();
+                self.send_to_dispatcher(DispatcherMessage::SnapshotTaken(number, Err(message)));
+            }
             JobMasterMessage::TriggerSnapshot(number, request) => self.checkpoints.ask(number, request, now),
             JobMasterMessage::CheckpointStored(id, result) => self.checkpoints.stored(id, result, now),
             JobMasterMessage::CheckpointsDiscarded => self.checkpoints.discarded(),
@@ -409,6 +413,13 @@ impl JobMaster {
             }
             JobMasterMessage::Suspend(reason) => self.suspend(&reason, now),
         }
+    }
+
+    /// What is told to whoever wants a checkpoint or savepoint of a job that does not run.
+    fn why_no_snapshot(&self) -> String {
+        let last = self.failures.front().filter(|_| matches!(self.status, JobStatus::Restarting | JobStatus::Failing));
+        let why = last.map_or_else(String::new, |failure| format!(", after: {}", failure.cause.message));
+        format!("nothing was taken, since the job is {}{why}; try again when it is RUNNING", self.status)
     }
 
     fn handle_deadlines(&mut self, now: Timestamp) {
