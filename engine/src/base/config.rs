@@ -611,7 +611,7 @@ pub mod options {
         CHECKPOINTING_MIN_PAUSE: Duration = "execution.checkpointing.min-pause", "0 ms", "Time from the end of a checkpoint to the beginning of the next, at least.";
         CHECKPOINTING_MAX_CONCURRENT: u32 where AT_LEAST_ONE = "execution.checkpointing.max-concurrent-checkpoints", "1", "Checkpoints that may be under way at once.";
         CHECKPOINTING_TOLERABLE_FAILURES: u32 = "execution.checkpointing.tolerable-failed-checkpoints", "0", "Checkpoints that may fail one after the other before the job restarts.";
-        CHECKPOINT_RETENTION: String where CHECKPOINT_RETENTIONS = "execution.checkpointing.externalized-checkpoint-retention", "NO_EXTERNALIZED_CHECKPOINTS", "What becomes of the last checkpoints when the job ends: NO_EXTERNALIZED_CHECKPOINTS deletes them, DELETE_ON_CANCELLATION keeps them if it FAILED, RETAIN_ON_CANCELLATION also if it was CANCELED.";
+        CHECKPOINT_RETENTION: String where CHECKPOINT_RETENTIONS = "execution.checkpointing.externalized-checkpoint-retention", "NO_EXTERNALIZED_CHECKPOINTS", "What becomes of the last checkpoints when the job ends: they are kept if it FAILED, with RETAIN_ON_CANCELLATION also if it was CANCELED, and deleted otherwise.";
         CHECKPOINTS_RETAINED: u32 where AT_LEAST_ONE = "execution.checkpointing.num-retained", "1", "Complete checkpoints that are kept; with 2 a damaged one can be passed over.";
         CHECKPOINTS_AFTER_TASKS_FINISH: bool = "execution.checkpointing.checkpoints-after-tasks-finish", "true", "Whether checkpoints go on when some tasks have finished.";
         CHECKPOINTING_DIR: Option<String> = "execution.checkpointing.dir", "(none)", "Directory of the checkpoints, which are in DIR/JOB/chk-N; unset: within the engine's state directory.";

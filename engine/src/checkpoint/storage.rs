@@ -35,9 +35,13 @@ use crate::{
 const METADATA: &str = "_metadata";
 /// Begin of the name of a checkpoint's directory; its number follows.
 const CHECKPOINT: &str = "chk-";
+/// Begin of the name of a savepoint's directory, and of the file that a directory of savepoints is probed with.
+const SAVEPOINT: &str = "savepoint-";
 /// Directory of the files of checkpoints, below that of the job.
 const SHARED: &str = "shared";
 const FILE_SCHEME: &str = "file://";
+/// Length of what a directory is probed with: more than a file system keeps beside its name.
+const PROBE_BYTES: usize = 4 << 10;
 /// Bytes that are written or read at a time. Those of a file that is not larger are gathered.
 const PART_BYTES: usize = 8 << 20;
 
@@ -45,7 +49,7 @@ const PART_BYTES: usize = 8 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointStorageError {
     /// The store refused something.
-    #[error("could not {action} {path}{}", advice(source))]
+    #[error("could not {action} {path}{}", advice(action, path, source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -97,14 +101,33 @@ pub enum CheckpointStorageError {
 }
 
 /// What to do about an error of the store.
-fn advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+fn advice(action: &str, path: &str, error: &io::Error) -> &'static str {
+    let is_savepoint = path.split('/').any(|part| part.starts_with(SAVEPOINT));
+    match (error.kind(), action, is_savepoint) {
+        (io::ErrorKind::NotADirectory, "read", _) => ": that is no savepoint or checkpoint directory",
+        (_, "read" | "list" | "open", _) => "",
+        (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _, false) => {
             ": make room, or choose another directory (execution.checkpointing.dir)"
         }
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotADirectory => {
-            ": it must be possible to write there, or choose another directory (execution.checkpointing.dir)"
+        (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _, true) => {
+            ": make room, or choose another directory for the savepoint"
         }
+        (
+            io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::AlreadyExists,
+            _,
+            false,
+        ) => ": it must be possible to write there, or choose another directory (execution.checkpointing.dir)",
+        (
+            io::ErrorKind::PermissionDenied
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::AlreadyExists,
+            _,
+            true,
+        ) => ": it must be possible to write there, or choose another directory for the savepoint",
         _ => "",
     }
 }
@@ -409,6 +432,17 @@ impl CheckpointStorage {
             Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.error("delete", path, &error)),
         }
+    }
+
+    /// Checks that savepoints can be written below the location: makes the directory, writes a small file, and
+    /// deletes it.
+    ///
+    /// # Errors
+    /// Returns an error if the store fails.
+    pub fn probe(&self) -> Result<(), CheckpointStorageError> {
+        let path = format!("{SAVEPOINT}probe-{:016x}", rand::random::<u64>());
+        self.write(&path, &mut |out| out.write_all(&[0; PROBE_BYTES]))?;
+        self.delete(&path)
     }
 
     /// Deletes what attempts of a process left behind that is gone: files that no retained

@@ -42,8 +42,8 @@ fn table(answer: &Value) -> Option<String> {
     let history = answer["history"].as_array()?;
     if !history.is_empty() {
         lines.push(format!(
-            "{:>6}  {:14} {:11}  {:20}  {:>10}  {:>7}  {:>10}  {:>10}",
-            "ID", "KIND", "STATUS", "TRIGGERED", "DURATION", "TASKS", "STATE", "WRITTEN"
+            "{:>6}  {:14} {:11}  {:20}  {:>10}  {:>10}  {:>7}  {:>10}  {:>10}",
+            "ID", "KIND", "STATUS", "TRIGGERED", "DURATION", "ALIGNMENT", "TASKS", "STATE", "WRITTEN"
         ));
     }
     for checkpoint in history {
@@ -52,9 +52,11 @@ fn table(answer: &Value) -> Option<String> {
             "SYNC_SAVEPOINT" => "stop-savepoint".to_owned(),
             kind => kind.to_lowercase(),
         };
-        let duration = number("end_to_end_duration").map_or_else(|| "-".to_owned(), progress::duration_text);
+        let duration = number("end_to_end_duration").map_or_else(|| "-".to_owned(), duration_text);
+        // Of the subtask that waited longest for its barriers.
+        let alignment = number("alignment_duration_max").map_or_else(|| "-".to_owned(), duration_text);
         lines.push(format!(
-            "{:>6}  {kind:14} {:11}  {:20}  {duration:>10}  {:>7}  {:>10}  {:>10}",
+            "{:>6}  {kind:14} {:11}  {:20}  {duration:>10}  {alignment:>10}  {:>7}  {:>10}  {:>10}",
             number("id")?,
             checkpoint["status"].as_str()?,
             list::time_text(checkpoint["trigger_timestamp"].as_i64()?),
@@ -77,6 +79,11 @@ fn table(answer: &Value) -> Option<String> {
         lines.push(format!("last restored:     {path}"));
     }
     Some(lines.join("\n"))
+}
+
+/// "250 ms", "1.50 s".
+fn duration_text(millis: u64) -> String {
+    if millis < 1000 { format!("{millis} ms") } else { progress::duration_text(millis) }
 }
 
 /// "512 B", "1.5 MiB".
@@ -105,7 +112,7 @@ mod tests {
                   "end_to_end_duration": -1, "num_subtasks": 4, "num_acknowledged_subtasks": 3, "state_size": 0,
                   "checkpointed_size": 0, "failure_message": "a task was ending" },
                 { "id": 1, "checkpoint_type": "CHECKPOINT", "status": "COMPLETED", "trigger_timestamp": 0,
-                  "end_to_end_duration": 250, "num_subtasks": 4, "num_acknowledged_subtasks": 4,
+                  "end_to_end_duration": 250, "alignment_duration_max": 1500, "num_subtasks": 4, "num_acknowledged_subtasks": 4,
                   "state_size": 1_572_864, "checkpointed_size": 512 },
             ],
         });
@@ -113,9 +120,9 @@ mod tests {
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let lines: Vec<String> = table.lines().map(words).collect();
         assert_eq!(lines[0], "1 completed, 1 failed, 0 in progress, 0 restored");
-        assert_eq!(lines[2], "2 stop-savepoint FAILED 1970-01-01 00:00:01Z - 3/4 0 B 0 B");
+        assert_eq!(lines[2], "2 stop-savepoint FAILED 1970-01-01 00:00:01Z - - 3/4 0 B 0 B");
         assert_eq!(lines[3], "a task was ending");
-        assert!(lines[4].ends_with("4/4 1.5 MiB 512 B"), "{}", lines[4]);
+        assert!(lines[4].ends_with("250 ms 1.50 s 4/4 1.5 MiB 512 B"), "{}", lines[4]);
         assert_eq!(lines[5], "latest checkpoint: /c/chk-1");
         assert_eq!(super::table(&json!({})), None);
     }

@@ -97,8 +97,12 @@ fn inspect(path: &Path, global: &GlobalOptions) -> Outcome {
     // What cannot be restored is shown all the same.
     let damage = storage.verify(&metadata).err().map(|error| format!("{:#}", anyhow::Error::from(error)));
     match global.output {
-        Output::Json => super::print_json(&json_of(&metadata, damage.as_deref())),
-        Output::Text => super::print(&text_of(&metadata, damage.as_deref())),
+        Output::Json => super::print_json(&json_of(&metadata, damage.as_deref()))?,
+        Output::Text => super::print(&text_of(&metadata, damage.as_deref()))?,
+    }
+    match damage {
+        None => Ok(()),
+        Some(damage) => Err(CliError::failed(anyhow::anyhow!("{} cannot be restored: {damage}", path.display()))),
     }
 }
 

@@ -2,6 +2,7 @@
 //! JobManager, and waits for the job's end.
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     path::{Path, PathBuf},
     sync::Arc,
@@ -28,7 +29,9 @@ use crate::{
         config::{Configuration, Origin, options},
         ids::JobId,
         status::JobStatus,
+        stream_element::SnapshotLocation,
     },
+    checkpoint::{CheckpointStorage, assign_state},
     client::{
         ClientError,
         grants::{ExplicitGrants, Site},
@@ -260,6 +263,9 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
     if submit.print_config {
         return settings::print_effective(&prepared.planned.job_graph.configuration, global.output);
     }
+    if !remote {
+        check_start(&prepared.planned.job_graph)?;
+    }
     block_on(async {
         if remote {
             submit_remotely(prepared, &configuration, submit.detached, global.output).await
@@ -271,6 +277,32 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
             run_here(start, submit.state_dir, &configuration, &plugins, global.output).await
         }
     })
+}
+
+/// Checks that what the job is to go on from is there, can be read and fits, before the job exists: one that fails
+/// for a slip of the pen would take its id with it.
+fn check_start(job_graph: &JobGraph) -> Outcome {
+    let Some(path) = job_graph.configuration.get(&options::RECOVERY_PATH) else { return Ok(()) };
+    let refused =
+        |error: anyhow::Error| CliError::usage(anyhow::anyhow!("the job cannot start from {path}: {error:#}"));
+    let (location, id) = SnapshotLocation::resolve(&path);
+    let read = CheckpointStorage::open(location.clone()).and_then(|storage| {
+        let metadata = storage.load_metadata(id)?;
+        storage.verify(&metadata)?;
+        Ok(metadata)
+    });
+    let metadata = read.map_err(|error| refused(error.into()))?;
+    let allow = job_graph.configuration.get(&options::RECOVERY_IGNORE_UNCLAIMED);
+    assign_state(&metadata, &location, &job_graph.vertices, allow).map_err(|error| refused(error.into()))?;
+    Ok(())
+}
+
+/// Settings that the user gives and with which a stored job was not submitted.
+fn changed_settings(stored: &Configuration, given: &Configuration) -> Vec<String> {
+    let stored: BTreeMap<_, _> = stored.iter().map(|(key, value, _)| (key, value)).collect();
+    let is_given = |origin| matches!(origin, Origin::Dynamic | Origin::CommandLine);
+    let changed = given.iter().filter(|(key, value, origin)| is_given(*origin) && stored.get(key) != Some(value));
+    changed.map(|(key, _, _)| key.to_owned()).collect()
 }
 
 /// Runs the control plane of this process.
@@ -314,6 +346,13 @@ fn take_up(
         StoredJob::New => Taken::IsNew,
         StoredJob::Running(job_graph) => {
             say(&format!("job {job} was left unfinished, and goes on"));
+            let changed = changed_settings(&job_graph.configuration, configuration);
+            if !changed.is_empty() {
+                let keys = changed.join(", ");
+                say(&format!(
+                    "warning: the job goes on with the settings that it was submitted with: {keys} as given now is ignored"
+                ));
+            }
             Taken::Up(block_on(run_here(Start::GoOn(job_graph), directory(), configuration, plugins, output)))
         }
         StoredJob::Ended(result, is_clean) => {
@@ -549,5 +588,34 @@ pub(crate) fn conclude(snapshot: &JobSnapshot, output: Output) -> Outcome {
             Err(CliError::Failed(anyhow::anyhow!("job {} was cancelled", snapshot.id)))
         }
         status => Err(CliError::Failed(anyhow::anyhow!("job {} is left {status}", snapshot.id))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job_manager::test_graphs::job_graph;
+
+    #[test]
+    fn a_savepoint_that_is_not_there_is_refused_before_the_job_exists() {
+        let mut graph = job_graph(1, &[("a", 1)]);
+        assert!(check_start(&graph).is_ok());
+        graph.configuration.set(options::RECOVERY_PATH.key, "/no/such/savepoint", Origin::CommandLine).unwrap();
+        let Err(CliError::Usage(error)) = check_start(&graph) else { panic!("exit code 2") };
+        let message = error.to_string();
+        assert!(message.starts_with("the job cannot start from /no/such/savepoint: "), "{message}");
+        assert!(message.ends_with(" is missing"), "{message}");
+    }
+
+    #[test]
+    fn settings_that_a_stored_job_does_not_take_are_named() {
+        let (mut stored, mut given) = (Configuration::default(), Configuration::default());
+        stored.set(options::PARALLELISM.key, "2", Origin::CommandLine).unwrap();
+        given.set(options::PARALLELISM.key, "2", Origin::CommandLine).unwrap();
+        given.set(options::HEARTBEAT_INTERVAL.key, EMBEDDED_HEARTBEAT, Origin::Default).unwrap();
+        assert!(changed_settings(&stored, &given).is_empty());
+        given.set(options::PARALLELISM.key, "4", Origin::CommandLine).unwrap();
+        given.set(options::CHECKPOINTING_INTERVAL.key, "1 s", Origin::Dynamic).unwrap();
+        assert_eq!(changed_settings(&stored, &given), [options::CHECKPOINTING_INTERVAL.key, options::PARALLELISM.key]);
     }
 }

@@ -51,7 +51,7 @@ pub fn job_master_factory(configuration: Configuration, clock: Clock) -> JobMast
 fn make_job_master_factory(
     configuration: Configuration,
     clock: Clock,
-    JobMasterContext { state_directory, send }: JobMasterContext,
+    JobMasterContext { state_directory, state_is_kept, send }: JobMasterContext,
 ) -> JobMasterFactory {
     Arc::new(move |job_graph, job_master_id| {
         let job_id = job_graph.job_id;
@@ -78,6 +78,7 @@ fn make_job_master_factory(
             connectors,
             checkpoint_store: Box::new(ThreadedStore::new(Arc::new(send_to_itself))),
             state_directory: state_directory.clone(),
+            state_is_kept,
             dispatcher: Fence::None,
         };
         match JobMaster::new(parts) {

@@ -106,6 +106,8 @@ pub type TaskStarterFactory = Arc<dyn Fn(TaskExecutorContext) -> TaskStarter + S
 pub struct JobMasterContext {
     /// Where the cluster keeps its state.
     pub state_directory: PathBuf,
+    /// Whether that directory outlives the cluster.
+    pub state_is_kept: bool,
     /// Puts a message into its receiver's queue, from a thread that may wait for room in it.
     pub send: Arc<dyn Fn(Envelope) + Send + Sync>,
 }
@@ -451,7 +453,8 @@ impl Services {
                 std::thread::sleep(FULL_QUEUE_PAUSE);
             }
         };
-        JobMasterContext { state_directory: self.storage.path().to_owned(), send: Arc::new(send) }
+        let state_is_kept = !matches!(self.config.storage, Storage::Temporary);
+        JobMasterContext { state_directory: self.storage.path().to_owned(), state_is_kept, send: Arc::new(send) }
     }
 
     /// Each loop holds a clone of `alive` until it has ended.

@@ -153,15 +153,18 @@ async fn take(
 ) -> Accepted {
     let id = trigger_id(given)?;
     // 404 at once, not as an outcome.
-    state.job(job).await?;
+    let details = state.job(job).await?;
     if state.operations.begin(subject, &id, Timestamp(state.now()))? {
         let (state, id) = (Arc::clone(state), id.clone());
         tokio::spawn(async move {
             let gateway = &state.services.gateway;
-            let mut result = match gateway.request(DispatcherRequest::TakeSnapshot(job, request)).await {
-                Ok(DispatcherResponse::Snapshot(taken)) => Ok(Some(taken)),
-                Ok(_) => Err("the Dispatcher answered another question; this is a bug".to_owned()),
-                Err(error) => Err(error.to_string()),
+            let mut result = match probe_target(&state, &request, &details.configuration).await {
+                Err(problem) => Err(problem),
+                Ok(()) => match gateway.request(DispatcherRequest::TakeSnapshot(job, request)).await {
+                    Ok(DispatcherResponse::Snapshot(taken)) => Ok(Some(taken)),
+                    Ok(_) => Err("the Dispatcher answered another question; this is a bug".to_owned()),
+                    Err(error) => Err(error.to_string()),
+                },
             };
             if then_cancel && result.is_ok() {
                 match gateway.request(DispatcherRequest::CancelJob(job)).await {
@@ -173,6 +176,24 @@ async fn take(
         });
     }
     accepted(&id)
+}
+
+/// Writes into the directory of a savepoint before any task does: tasks that cannot write would fail, and those of a
+/// job that stops would have ended their sources for nothing.
+async fn probe_target(state: &RestState, request: &SnapshotRequest, job: &Configuration) -> Result<(), String> {
+    let directory = match request {
+        SnapshotRequest::Checkpoint { .. } => None,
+        SnapshotRequest::Savepoint(directory) | SnapshotRequest::StopWithSavepoint(directory, _) => {
+            directory.clone().or_else(|| job.get(&options::SAVEPOINT_DIR).map(SnapshotLocation))
+        }
+    };
+    // Without one the JobMaster says what is missing.
+    let Some(directory) = directory else { return Ok(()) };
+    let probe = move || {
+        let probed = CheckpointStorage::open(directory).and_then(|storage| storage.probe());
+        probed.map_err(|error| format!("the savepoint was not taken: {:#}", anyhow::Error::from(error)))
+    };
+    state.blocking(probe).await.map_err(|error| error.messages.join("; "))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -300,7 +321,16 @@ pub(crate) async fn disposal_status(State(state): State<Arc<RestState>>, params:
 fn target(state: &RestState, directory: Option<String>) -> Result<Option<SnapshotLocation>, RestError> {
     let Some(directory) = directory.filter(|directory| !directory.is_empty()) else { return Ok(None) };
     check_writable(&state.services.configuration, &directory).map_err(RestError::bad_request)?;
-    Ok(Some(SnapshotLocation(directory)))
+    absolute(directory).map(Some).map_err(RestError::bad_request)
+}
+
+/// A relative path is one in the server's working directory; TaskManagers may have others.
+fn absolute(directory: String) -> Result<SnapshotLocation, String> {
+    if directory.contains("://") {
+        return Ok(SnapshotLocation(directory));
+    }
+    let path = std::path::absolute(&directory).map_err(|error| format!("{directory} cannot be used: {error}"))?;
+    Ok(SnapshotLocation(path.to_string_lossy().into_owned()))
 }
 
 /// Checks that the owner of the server lets clients write checkpoints and savepoints there.
@@ -358,6 +388,15 @@ fn is_below(path: &str, roots: &[String]) -> bool {
 mod tests {
     use super::*;
     use crate::base::config::Origin;
+
+    #[test]
+    fn a_relative_target_is_in_the_servers_working_directory() {
+        let here = std::env::current_dir().expect("there is one").join("points");
+        assert_eq!(absolute("points".to_owned()).map(|it| PathBuf::from(it.0)), Ok(here));
+        for kept in ["/points", "file:///points"] {
+            assert_eq!(absolute(kept.to_owned()).map(|it| it.0), Ok(kept.to_owned()));
+        }
+    }
 
     #[test]
     fn clients_write_only_where_the_owner_lets_them() {

@@ -180,6 +180,22 @@ fn a_user_names_a_savepoint_a_checkpoint_or_its_metadata() {
 }
 
 #[test]
+fn a_directory_is_probed_before_a_savepoint_is_written_there() {
+    let root = tempfile::tempdir().unwrap();
+    let (file, fresh) = (root.path().join("a-file"), root.path().join("fresh/points"));
+    local(&fresh).probe().unwrap();
+    assert!(fs::read_dir(&fresh).unwrap().next().is_none(), "nothing is left");
+    fs::write(&file, "of a user").unwrap();
+    let refused = local(&file).probe().unwrap_err().to_string();
+    assert!(refused.starts_with("could not write "), "{refused}");
+    let advice = ": it must be possible to write there, or choose another directory for the savepoint";
+    assert!(refused.ends_with(advice), "{refused}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "of a user");
+    let read = local(&file).load_metadata(None).unwrap_err().to_string();
+    assert!(read.ends_with(": that is no savepoint or checkpoint directory"), "{read}");
+}
+
+#[test]
 fn locations_and_paths_that_cannot_be_used_are_refused() {
     for (location, part) in [
         ("s3://bucket/a", "stores of kind \"s3\" are not known"),

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    testing::{FakeStore, Harness, exchange, failure, pipelines, update},
+    testing::{FakeStore, GraphBuilder, Harness, exchange, failure, pipelines, update},
     *,
 };
 use crate::{
@@ -249,6 +249,16 @@ fn a_restart_waits_for_a_checkpoint_that_is_being_stored() {
 }
 
 #[test]
+fn sources_that_cannot_read_again_are_named() {
+    let named = |graph: GraphBuilder| {
+        let (harness, _) = Harness::running(graph, SETTINGS);
+        harness.master.coordinators.not_replayable().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(named(exchange(1)).is_empty());
+    assert_eq!(named(exchange(1).option("replayable", "no")), ["source"]);
+}
+
+#[test]
 fn before_the_first_checkpoint_a_restart_begins_from_scratch() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
     harness.journal.take();
@@ -331,6 +341,18 @@ fn the_next_job_master_goes_on_from_the_newest_readable_checkpoint() {
     assert_eq!(restored_ids(&deployed), [Some(ids[1]); 2]);
     assert_eq!(next.failures()[0].0, "checkpoint-damaged");
     assert!(third < next.complete_checkpoint(&deployed), "ids of damaged ones are not used again");
+
+    store.0.lock().unwrap().is_unavailable = true;
+    let mut next = Harness::start_with(exchange(1), SETTINGS, store.clone());
+    assert_eq!(next.status(), JobStatus::Suspended, "it stays stored");
+    let sent = next.take_sent();
+    let [Message::Dispatcher(DispatcherMessage::JobMasterFailed(failed))] =
+        sent.iter().map(|envelope| &envelope.message).collect::<Vec<_>>()[..]
+    else {
+        panic!("{sent:?}")
+    };
+    assert_eq!(failed.cause.message, "the checkpoints of the job cannot be listed: as told");
+    store.0.lock().unwrap().is_unavailable = false;
 
     let all: Vec<_> = store.0.lock().unwrap().stored.keys().map(|(_, id)| *id).collect();
     store.0.lock().unwrap().damaged.extend(all);
@@ -440,6 +462,20 @@ fn a_job_stops_with_a_savepoint() {
     let answers = harness.take_answers();
     let [(9, Ok(taken))] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!((taken.checkpoint_id, &taken.location), (id, &trigger.options.location));
+}
+
+#[test]
+fn a_job_that_fails_names_its_last_checkpoint() {
+    let settings = [SETTINGS, &[("restart-strategy.type", "none")]].concat();
+    let (mut harness, deployed) = Harness::running(exchange(1), &settings);
+    let id = harness.complete_checkpoint(&deployed);
+    let cause = failure("guest-panic", Recoverability::Recoverable);
+    harness.report_update(update(deployed[0].attempt, TaskState::Failed, Some(cause)));
+    harness.end_canceled();
+    assert_eq!(harness.status(), JobStatus::Failed);
+    let message = harness.master.details().root_failure.unwrap().cause.message;
+    let path = format!("/state/checkpoints/{}/chk-{id}", harness.job);
+    assert!(message.ends_with(&format!(", submit a job with --from-checkpoint {path}")), "{message}");
 }
 
 #[test]

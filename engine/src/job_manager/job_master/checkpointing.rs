@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Consequence, JobMaster,
-    checkpoint_coordinator::{CompletedCheckpoint, Effect, Participants, plan},
+    checkpoint_coordinator::{CompletedCheckpoint, Effect, Participants, plan, storage::StoreProblem},
     execution_graph::VertexIndex,
     operator_coordinators::RestoredConnectors,
 };
@@ -216,6 +216,7 @@ impl JobMaster {
 
     /// Finds what the job goes on from: the latest readable checkpoint of a former JobMaster, else what
     /// the user named, else nothing. Source: `DefaultExecutionGraphFactory.tryRestoreExecutionGraphFromSavepoint`.
+    /// A failure is recoverable if the store could not be read.
     pub(super) fn restore_at_start(&mut self, now: Timestamp) -> Result<Option<RestoredConnectors>, FailureCause> {
         if self.checkpoints.is_periodic() {
             self.recover_checkpoints(now)?;
@@ -227,7 +228,7 @@ impl JobMaster {
                     "the job cannot start from {path}: {problem}; name a checkpoint (…/chk-N) or a savepoint \
                      that is whole"
                 );
-                checkpoint_failure("restore", message, Recoverability::Unrecoverable)
+                checkpoint_failure("restore", message, recoverability_of(&problem))
             })?;
             self.checkpoints.start_from(CompletedCheckpoint { metadata: metadata.into(), location });
         }
@@ -252,7 +253,7 @@ impl JobMaster {
         let location = self.checkpoints.settings().location.clone();
         let ids = self.checkpoint_store.list(&location).map_err(|problem| {
             let message = format!("the checkpoints of the job cannot be listed: {problem}");
-            checkpoint_failure("restore", message, Recoverability::Unrecoverable)
+            checkpoint_failure("restore", message, recoverability_of(&problem))
         })?;
         let Some(last_id) = ids.last().copied() else { return Ok(()) };
         let (mut readable, mut damaged) = (Vec::new(), Vec::new());
@@ -261,7 +262,13 @@ impl JobMaster {
                 Ok(metadata) => {
                     readable.push(CompletedCheckpoint { metadata: metadata.into(), location: location.clone() });
                 }
-                Err(problem) => damaged.push((id, problem)),
+                Err(StoreProblem::Unusable(problem)) => damaged.push((id, problem)),
+                // It may be whole: to pass it over would take back what it made visible.
+                Err(StoreProblem::Unavailable(problem)) => {
+                    let path = location.path_of(Some(id));
+                    let message = format!("checkpoint {path} cannot be read at the moment: {problem}");
+                    return Err(checkpoint_failure("restore", message, Recoverability::Recoverable));
+                }
             }
         }
         for (id, problem) in &damaged {
@@ -337,6 +344,14 @@ impl JobMaster {
                 self.restores.insert(*vertex, restore);
             }
         }
+    }
+}
+
+/// Whether a start that failed so may succeed at another time.
+fn recoverability_of(problem: &StoreProblem) -> Recoverability {
+    match problem {
+        StoreProblem::Unavailable(_) => Recoverability::Recoverable,
+        StoreProblem::Unusable(_) => Recoverability::Unrecoverable,
     }
 }
 

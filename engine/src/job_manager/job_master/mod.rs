@@ -73,7 +73,7 @@ use crate::{
     failpoint,
     graph::job_graph::{Grants, JobGraph, ResourceProfile},
     protocol::{
-        dispatcher::{DispatcherMessage, JobStatusChanged, JobTerminated},
+        dispatcher::{DispatcherMessage, JobMasterFailed, JobStatusChanged, JobTerminated},
         job_details::{FailureEntry, JobDetails, JobOverview, SlotShortage},
         job_master::{CheckpointFailureReason, FailureCause, JobMasterMessage, Recoverability},
         resource_manager::{JobMasterRegistration, RequiredSlots, ResourceManagerMessage},
@@ -98,6 +98,8 @@ pub struct JobMasterParts {
     pub checkpoint_store: Box<dyn CheckpointStore>,
     /// Where the engine keeps what it is not told to keep elsewhere.
     pub state_directory: PathBuf,
+    /// Whether that outlives the engine's process.
+    pub state_is_kept: bool,
     /// Fence of the messages to the Dispatcher.
     pub dispatcher: Fence,
 }
@@ -153,6 +155,8 @@ pub struct JobMaster {
     coordinators: OperatorCoordinators,
     checkpoints: CheckpointCoordinator,
     checkpoint_store: Box<dyn CheckpointStore>,
+    /// Whether the checkpoints of a job that failed outlive the process.
+    checkpoints_are_kept: bool,
     /// What fresh attempts go on from, until they are deployed.
     restores: BTreeMap<VertexIndex, TaskRestore>,
     /// Subtasks whose current attempts were deployed with a checkpoint and do not run yet.
@@ -193,6 +197,7 @@ impl JobMaster {
         let JobMasterParts { job_graph, job_master_id, submitted, configuration, connectors, dispatcher, .. } = parts;
         let configuration = effective_configuration(&configuration, &job_graph.configuration);
         let checkpoints = CheckpointSettings::new(&configuration, job_graph.job_id, &parts.state_directory)?;
+        let checkpoints_are_kept = parts.state_is_kept || configuration.is_set(&options::CHECKPOINTING_DIR);
         let history_max = configuration.get(&options::ATTEMPTS_HISTORY) as usize;
         let graph = ExecutionGraph::attach(&job_graph.vertices, ExecutionGraphId::random(), history_max, submitted)?;
         let sharing = SlotSharing::new(&graph);
@@ -217,6 +222,7 @@ impl JobMaster {
             coordinators: OperatorCoordinators::new(connectors, permissions_of(&job_graph.grants)),
             checkpoints: CheckpointCoordinator::new(job_graph.job_id, checkpoints),
             checkpoint_store: parts.checkpoint_store,
+            checkpoints_are_kept,
             restores: BTreeMap::new(),
             restoring: BTreeSet::new(),
             at_end_of_data: BTreeSet::new(),
@@ -314,10 +320,14 @@ impl JobMaster {
     /// Looks for a checkpoint to go on from, checks inputs and destinations, then begins to register
     /// and to schedule.
     fn start(&mut self, now: Timestamp) {
-        let initialized = self.restore_at_start(now).and_then(|restored| {
-            let initialized = self.coordinators.initialize_on_master(&self.job_graph.vertices, restored);
-            initialized.map_err(operator_coordinators::CoordinatorError::into_failure)
-        });
+        let initialized = match self.restore_at_start(now) {
+            Ok(restored) => {
+                let initialized = self.coordinators.initialize_on_master(&self.job_graph.vertices, restored);
+                initialized.map_err(operator_coordinators::CoordinatorError::into_failure)
+            }
+            Err(cause) if cause.recoverability == Recoverability::Recoverable => return self.give_up_start(cause),
+            Err(cause) => Err(cause),
+        };
         if let Err(cause) = initialized {
             let entry = self.record_failure(cause, None, Consequence::JobFails, now);
             self.root_failure = Some(entry);
@@ -325,12 +335,31 @@ impl JobMaster {
             self.terminate(now);
             return;
         }
+        if self.checkpoints.is_periodic() {
+            for source in self.coordinators.not_replayable() {
+                tracing::warn!(
+                    job = %self.job(),
+                    "source \"{source}\" cannot read its rows again: despite checkpoints, a failure loses those that it \
+                     read since the latest one; for exactly once, read files or a log that keeps its rows"
+                );
+            }
+        }
         failpoint!("restore.connectors", infallible);
         self.set_status(JobStatus::Created, now);
         self.register_at_resource_manager(now);
         self.set_status(JobStatus::Running, now);
         self.pool.start(now);
         self.schedule((0..self.graph.vertex_count()).collect(), now);
+    }
+
+    /// The store of checkpoints cannot be read: the job must neither begin without what is in it nor end. The
+    /// Dispatcher treats this like a JobMaster that could not be made: a recovered job stays stored.
+    fn give_up_start(&mut self, cause: FailureCause) {
+        tracing::error!(job = %self.job(), "{}", cause.message);
+        let failed = JobMasterFailed { job: self.job(), job_master: self.id, cause };
+        self.send_to_dispatcher(DispatcherMessage::JobMasterFailed(failed));
+        // Nobody is told of it: the JobMaster is gone.
+        self.status = JobStatus::Suspended;
     }
 
     fn handle(&mut self, from: &Address, message: JobMasterMessage, now: Timestamp) {
@@ -366,6 +395,10 @@ impl JobMaster {
             }
             JobMasterMessage::DeclineCheckpoint(decline) => self.handle_decline(from, &decline, now),
             JobMasterMessage::EndOfDataReached(attempt) => self.handle_end_of_data(from, attempt),
+            JobMasterMessage::TriggerSnapshot(number, _) if self.status != JobStatus::Running => {
+                let message = self.why_no_snapshot();
+                self.send_to_dispatcher(DispatcherMessage::SnapshotTaken(number, Err(message)));
+            }
             JobMasterMessage::TriggerSnapshot(number, request) => self.checkpoints.ask(number, request, now),
             JobMasterMessage::CheckpointStored(id, result) => self.checkpoints.stored(id, result, now),
             JobMasterMessage::CheckpointsDiscarded => self.checkpoints.discarded(),
@@ -380,6 +413,13 @@ impl JobMaster {
             }
             JobMasterMessage::Suspend(reason) => self.suspend(&reason, now),
         }
+    }
+
+    /// What is told to whoever wants a checkpoint or savepoint of a job that does not run.
+    fn why_no_snapshot(&self) -> String {
+        let last = self.failures.front().filter(|_| matches!(self.status, JobStatus::Restarting | JobStatus::Failing));
+        let why = last.map_or_else(String::new, |failure| format!(", after: {}", failure.cause.message));
+        format!("nothing was taken, since the job is {}{why}; try again when it is RUNNING", self.status)
     }
 
     fn handle_deadlines(&mut self, now: Timestamp) {
@@ -462,8 +502,26 @@ impl JobMaster {
         for error in self.coordinators.abort() {
             self.record_failure(error.into_failure(), None, Consequence::JobGoesOn, now);
         }
+        if status == JobStatus::Failed {
+            self.name_last_checkpoint();
+        }
         self.set_status(status, now);
         self.terminate(now);
+    }
+
+    /// Says in the job's failure what a corrected job can go on from.
+    fn name_last_checkpoint(&mut self) {
+        let Some(checkpoint) = self.checkpoints.latest() else { return };
+        let is_savepoint = checkpoint.metadata.kind.is_savepoint();
+        if !is_savepoint && !self.checkpoints_are_kept {
+            return;
+        }
+        let option = if is_savepoint { "--from-savepoint" } else { "--from-checkpoint" };
+        let path = checkpoint.external_path();
+        let hint = format!("; to go on from the last good state, submit a job with {option} {path}");
+        if let Some(failure) = &mut self.root_failure {
+            failure.cause.message.push_str(&hint);
+        }
     }
 
     /// Leadership was lost: leaves everything to the next leader.

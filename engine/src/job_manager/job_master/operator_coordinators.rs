@@ -271,6 +271,12 @@ impl OperatorCoordinators {
         result
     }
 
+    /// Names of sources whose rows cannot be read again, so that a failure loses those since a checkpoint.
+    pub fn not_replayable(&self) -> Vec<&str> {
+        let sources = self.sources.values().filter(|source| !source.enumerator.is_replayable());
+        sources.map(|source| source.use_.operator.as_str()).collect()
+    }
+
     fn initialize_operator(
         &mut self,
         vertex: &JobVertex,

@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     JobMaster, JobMasterParts,
-    checkpoint_coordinator::storage::{CheckpointStore, StorageTask},
+    checkpoint_coordinator::storage::{CheckpointStore, StorageTask, StoreProblem},
     operator_coordinators::Connectors,
 };
 use crate::{
@@ -233,6 +233,10 @@ struct JournalEnumerator {
 }
 
 impl SplitEnumerator for JournalEnumerator {
+    fn is_replayable(&self) -> bool {
+        self.spec.options.get("replayable").is_none_or(|replayable| replayable != "no")
+    }
+
     fn snapshot(&self) -> Vec<u8> {
         self.splits.iter().copied().collect()
     }
@@ -292,12 +296,18 @@ pub(super) struct FakeStorage {
     pub(super) stored: BTreeMap<(SnapshotLocation, CheckpointId), CheckpointMetadata>,
     /// Cannot be read or written.
     pub(super) damaged: BTreeSet<CheckpointId>,
+    /// Nothing can be listed.
+    pub(super) is_unavailable: bool,
     /// In the order in which they went.
     pub(super) deleted: Vec<String>,
     pub(super) deleted_savepoints: Vec<SnapshotLocation>,
 }
 
 impl FakeStorage {
+    fn available(&self) -> Result<(), StoreProblem> {
+        if self.is_unavailable { Err(StoreProblem::Unavailable("as told".to_owned())) } else { Ok(()) }
+    }
+
     fn check(&self, id: CheckpointId) -> Result<(), String> {
         if self.damaged.contains(&id) { Err("as told".to_owned()) } else { Ok(()) }
     }
@@ -337,17 +347,19 @@ impl CheckpointStore for FakeStore {
         self.0.lock().unwrap().tasks.push_back(task);
     }
 
-    fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, String> {
+    fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, StoreProblem> {
         let storage = self.0.lock().unwrap();
+        storage.available()?;
         Ok(storage.stored.keys().filter(|(known, _)| known == location).map(|(_, id)| *id).collect())
     }
 
-    fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, String> {
+    fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, StoreProblem> {
         let storage = self.0.lock().unwrap();
         let is_it =
             |(known, other): &&(SnapshotLocation, CheckpointId)| known == location && id.is_none_or(|id| id == *other);
-        let key = storage.stored.keys().find(is_it).ok_or("there is no _metadata")?;
-        storage.check(key.1)?;
+        let missing = || StoreProblem::Unusable("there is no _metadata".to_owned());
+        let key = storage.stored.keys().find(is_it).ok_or_else(missing)?;
+        storage.check(key.1).map_err(StoreProblem::Unusable)?;
         Ok(storage.stored[key].clone())
     }
 }
@@ -389,6 +401,7 @@ impl Harness {
             connectors: journal.connectors(),
             checkpoint_store: Box::new(store.clone()),
             state_directory: "/state".into(),
+            state_is_kept: true,
             dispatcher: Fence::None,
         })
         .unwrap();

@@ -242,6 +242,7 @@ fn settings_that_make_no_sense_are_refused() {
         connectors: harness.journal.connectors(),
         checkpoint_store: Box::new(harness.store.clone()),
         state_directory: "/state".into(),
+        state_is_kept: true,
         dispatcher: Fence::None,
     };
     let error = JobMaster::new(parts).err().unwrap().to_string();

@@ -728,12 +728,10 @@ impl CheckpointCoordinator {
         }
         let attempts = pending.attempts.into_values().collect();
         self.effects.push(Effect::NotifyAborted(id, attempts));
-        let is_savepoint = pending.request.kind.is_savepoint();
-        let is_from_task = matches!(
-            reason,
-            CheckpointFailureReason::CheckpointDeclined | CheckpointFailureReason::CheckpointAsyncException
-        );
-        if !is_savepoint || is_from_task {
+        // Unlike Flink, which counts what a task reports of a savepoint too: a savepoint is written to where
+        // its user says, so that its failure tells nothing of the job. Tasks that had begun to end for one
+        // fail by themselves, and go on from the latest checkpoint.
+        if !pending.request.kind.is_savepoint() {
             self.count_failure(Some(id), reason, &text);
         }
     }

@@ -20,7 +20,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// What becomes of the last checkpoints when the job ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Retention {
-    /// They are deleted.
+    /// They are deleted, unless the job failed.
     NoExternalized,
     /// They are kept if the job failed.
     DeleteOnCancellation,
@@ -38,12 +38,13 @@ impl Retention {
     }
 
     /// Whether checkpoints outlive a job that ended so. A suspended job is gone on with, and keeps all.
+    /// Those of a failed job are always kept, unlike in Flink, which deletes them by default: the last
+    /// good state must still be there to be restored once the cause is mended.
     pub fn keeps(self, status: JobStatus) -> bool {
         match (self, status) {
-            (_, JobStatus::Suspended) => true,
-            (Self::NoExternalized, _) => false,
-            (Self::DeleteOnCancellation, status) => status == JobStatus::Failed,
-            (Self::RetainOnCancellation, status) => matches!(status, JobStatus::Failed | JobStatus::Canceled),
+            (_, JobStatus::Suspended | JobStatus::Failed) => true,
+            (Self::NoExternalized | Self::DeleteOnCancellation, _) => false,
+            (Self::RetainOnCancellation, status) => status == JobStatus::Canceled,
         }
     }
 }
@@ -142,12 +143,13 @@ mod tests {
         CheckpointSettings::new(&configuration, JobId::from_bytes([7; 16]), Path::new("/state"))
     }
 
-    /// The table of Flink's `CheckpointProperties`.
+    /// The table of Flink's `CheckpointProperties`, but for what failed under `NO_EXTERNALIZED_CHECKPOINTS`, with
+    /// the last good state still restorable.
     #[test]
-    fn retention_is_flinks() {
+    fn retention_is_flinks_but_keeps_what_failed() {
         use JobStatus::{Canceled, Failed, Finished, Suspended};
         for (retention, kept) in [
-            (Retention::NoExternalized, vec![Suspended]),
+            (Retention::NoExternalized, vec![Failed, Suspended]),
             (Retention::DeleteOnCancellation, vec![Failed, Suspended]),
             (Retention::RetainOnCancellation, vec![Canceled, Failed, Suspended]),
         ] {

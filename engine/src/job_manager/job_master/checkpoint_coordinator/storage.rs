@@ -3,6 +3,7 @@
 
 use std::{
     error::Error,
+    fmt,
     sync::{Arc, mpsc},
     thread,
 };
@@ -34,6 +35,32 @@ pub enum StorageTask {
     Verify(Arc<CheckpointMetadata>, SnapshotLocation),
 }
 
+/// Why checkpoints cannot be listed or read, in one line.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum StoreProblem {
+    /// The store itself: what is in it may be whole, and readable at another time.
+    Unavailable(String),
+    /// Something is missing, damaged, or of another kind.
+    Unusable(String),
+}
+
+impl fmt::Display for StoreProblem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(problem) | Self::Unusable(problem) => formatter.write_str(problem),
+        }
+    }
+}
+
+impl From<CheckpointStorageError> for StoreProblem {
+    fn from(error: CheckpointStorageError) -> Self {
+        match error {
+            CheckpointStorageError::Io { .. } => Self::Unavailable(in_a_line(error)),
+            error => Self::Unusable(in_a_line(error)),
+        }
+    }
+}
+
 /// The store, as the coordinator uses it.
 pub trait CheckpointStore: Send {
     /// Begins something that is answered by a message to the JobMaster; tasks are done in order.
@@ -42,14 +69,14 @@ pub trait CheckpointStore: Send {
     /// Ids of the checkpoints of a job, ascending. Waits for the store.
     ///
     /// # Errors
-    /// Says in one line why they cannot be listed.
-    fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, String>;
+    /// Says why they cannot be listed.
+    fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, StoreProblem>;
 
     /// Reads and checks a checkpoint, or, without an id, the savepoint that the location is. Waits for the store.
     ///
     /// # Errors
-    /// Says in one line what is missing or damaged.
-    fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, String>;
+    /// Says what is missing or damaged, or that the store cannot be read.
+    fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, StoreProblem>;
 }
 
 /// Sends a message to the JobMaster from any thread. Waits while its queue is full.
@@ -93,15 +120,14 @@ impl CheckpointStore for ThreadedStore {
         self.tasks = Some(sender);
     }
 
-    fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, String> {
-        let storage = CheckpointStorage::open(location.clone()).map_err(in_a_line)?;
-        storage.checkpoints().map_err(in_a_line)
+    fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, StoreProblem> {
+        Ok(CheckpointStorage::open(location.clone())?.checkpoints()?)
     }
 
-    fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, String> {
-        let storage = CheckpointStorage::open(location.clone()).map_err(in_a_line)?;
-        let metadata = storage.load_metadata(id).map_err(in_a_line)?;
-        storage.verify(&metadata).map_err(in_a_line)?;
+    fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, StoreProblem> {
+        let storage = CheckpointStorage::open(location.clone())?;
+        let metadata = storage.load_metadata(id)?;
+        storage.verify(&metadata)?;
         Ok(metadata)
     }
 }

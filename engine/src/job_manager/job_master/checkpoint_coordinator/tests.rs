@@ -452,6 +452,21 @@ fn a_savepoint_commits_nothing_and_is_not_gone_on_from() {
 }
 
 #[test]
+fn a_savepoint_that_a_task_cannot_write_does_not_fail_the_job() {
+    let directory = || Some(SnapshotLocation("/points".to_owned()));
+    for request in
+        [SnapshotRequest::Savepoint(directory()), SnapshotRequest::StopWithSavepoint(directory(), StopMode::NoDrain)]
+    {
+        let mut harness = Harness::new(&[("tolerable-failed-checkpoints", "0")]);
+        harness.coordinator.ask(1, request, harness.now);
+        let begun = harness.begin().unwrap();
+        let effects = harness.decline(begun.id, CheckpointFailureReason::CheckpointAsyncException);
+        assert!(matches!(effects[0], Effect::Answer(1, Err(_))), "{effects:?}");
+        assert!(!effects.iter().any(|effect| matches!(effect, Effect::FailJob(_))), "{effects:?}");
+    }
+}
+
+#[test]
 fn without_a_directory_no_savepoint_is_taken() {
     let mut harness = Harness::new(&[]);
     harness.coordinator.ask(1, SnapshotRequest::Savepoint(None), harness.now);
