@@ -113,24 +113,24 @@ enum Step {
 }
 
 fn apply(harness: &mut TestHarness, steps: &[Step]) -> Vec<String> {
-    let before = harness.records::<String>().unwrap().len();
+    let before = harness.records::<String>().expect("it fits").len();
     for step in steps {
         match step {
             Step::Push { key, word, timestamp } => {
-                harness.push_with_timestamp::<Word>(&(*key, word.clone()), *timestamp).unwrap();
+                harness.push_with_timestamp::<Word>(&(*key, word.clone()), *timestamp).expect("it fits");
             }
-            Step::Watermark(time) => harness.process_watermark(*time).unwrap(),
-            Step::Clock(now) => harness.set_processing_time(*now).unwrap(),
+            Step::Watermark(time) => harness.process_watermark(*time).expect("it fits"),
+            Step::Clock(now) => harness.set_processing_time(*now).expect("it fits"),
         }
     }
-    harness.records::<String>().unwrap().split_off(before)
+    harness.records::<String>().expect("it fits").split_off(before)
 }
 
 /// Lines of each key.
 fn by_key(lines: Vec<String>) -> BTreeMap<String, Vec<String>> {
     let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in lines {
-        let key = line.split(' ').next().unwrap().to_owned();
+        let key = line.split(' ').next().expect("it fits").to_owned();
         keys.entry(key).or_default().push(line);
     }
     keys
@@ -156,9 +156,9 @@ impl Random {
                 Step::Clock(*clock)
             }
             _ => Step::Push {
-                key: u8::try_from(self.below(9)).unwrap(),
-                word: ["a", "bb", "ccc", "dddd"][usize::try_from(self.below(4)).unwrap()].to_owned(),
-                timestamp: *time + i64::try_from(self.below(20)).unwrap(),
+                key: u8::try_from(self.below(9)).expect("it fits"),
+                word: ["a", "bb", "ccc", "dddd"][usize::try_from(self.below(4)).expect("it fits")].to_owned(),
+                timestamp: *time + i64::try_from(self.below(20)).expect("it fits"),
             },
         };
         (0..count).map(|_| step()).collect()
