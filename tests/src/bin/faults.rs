@@ -145,6 +145,13 @@ impl<'a> Job<'a> {
         self.root.join("log")
     }
 
+    /// True if the job's end is durable: its checkpoints are not read any more.
+    fn has_ended(&self) -> bool {
+        let results = fs::read_dir(self.root.join("state/job-results"));
+        results
+            .is_ok_and(|results| results.flatten().any(|entry| !entry.file_name().to_string_lossy().starts_with('.')))
+    }
+
     /// Directory of the job's checkpoints.
     fn checkpoint_directory(&self) -> PathBuf {
         self.root.join("state/checkpoints").join(&self.id)
@@ -575,7 +582,7 @@ fn damage_checkpoints(
     let killed = job.run(Some(&Fault::Checkpoints(count))).0 == End::Killed;
     tally.kills += u64::from(killed);
     let files = if killed { job.newest_files() } else { Vec::new() };
-    if job.checkpoints.len() < 2 || files.is_empty() {
+    if job.checkpoints.len() < 2 || files.is_empty() || job.has_ended() {
         // It ended before it could be damaged.
         let end = job.run_to_the_end(&[], tally);
         return job.close(end, tally, options.keep);
