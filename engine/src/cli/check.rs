@@ -9,7 +9,7 @@ use serde_json::json;
 use super::{CliError, GlobalOptions, Outcome, Output, logging, settings, submit};
 use crate::{
     base::{config::Configuration, ids::JobId, stream_element::SnapshotLocation},
-    checkpoint::{CheckpointMetadata, CheckpointStorage, Compatibility, ProgramSchema, assign_state},
+    checkpoint::{CheckpointStorage, Compatibility, ProgramSchema, assign_state},
     client::{
         ClientError,
         grants::Site,
@@ -67,7 +67,7 @@ pub(crate) fn run(check: &CheckOptions, global: &GlobalOptions) -> Outcome {
         }
         (None, path) => {
             let location = SnapshotLocation(path.clone().unwrap_or_default());
-            let (storage, metadata) = open_savepoint(&location)?;
+            let (storage, metadata) = CheckpointStorage::open_snapshot(&location).map_err(CliError::usage)?;
             storage.verify(&metadata).map_err(CliError::failed)?;
             misfit = assign_state(&metadata, &location, &new.vertices, check.allow_non_restored_state).err();
             ProgramSchema::from(&metadata)
@@ -82,10 +82,6 @@ pub(crate) fn run(check: &CheckOptions, global: &GlobalOptions) -> Outcome {
         return Err(CliError::Exit(1));
     }
     misfit.map_or(Ok(()), |misfit| Err(CliError::failed(misfit)))
-}
-
-fn open_savepoint(location: &SnapshotLocation) -> Result<(CheckpointStorage, CheckpointMetadata), CliError> {
-    CheckpointStorage::open_snapshot(location).map_err(CliError::usage)
 }
 
 impl CheckOptions {

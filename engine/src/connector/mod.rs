@@ -88,7 +88,7 @@ use crate::{
         ids::JobId,
         stream_element::{CheckpointId, RecordBatch},
     },
-    graph::stream_graph::ConnectorSpec,
+    graph::{job_graph::Grants, stream_graph::ConnectorSpec},
 };
 
 /// Whether a connector reads or writes.
@@ -583,6 +583,12 @@ pub struct Permissions {
     pub write: Vec<PathBuf>,
     /// Addresses `host:port` that may be used.
     pub net: Vec<String>,
+}
+
+impl From<&Grants> for Permissions {
+    fn from(grants: &Grants) -> Self {
+        Self { read: grants.read.clone(), write: grants.write.clone(), net: grants.net.clone() }
+    }
 }
 
 impl Permissions {

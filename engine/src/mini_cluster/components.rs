@@ -18,7 +18,7 @@ use crate::{
     },
     checkpoint::CheckpointStorage,
     connector::{self, Permissions},
-    graph::{job_graph::Grants, stream_graph::Operator},
+    graph::stream_graph::Operator,
     job_manager::{
         blob_store::BlobStore,
         dispatcher::JobCleaner,
@@ -91,8 +91,7 @@ fn make_job_master_factory(
 /// Gives the destinations of ended jobs free, and deletes their checkpoints that are not to be kept.
 pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> JobCleaner {
     Arc::new(move |job_graph, status| {
-        let Grants { read, write, net } = job_graph.grants.clone();
-        let permissions = Arc::new(Permissions { read, write, net });
+        let permissions = Arc::new(Permissions::from(&job_graph.grants));
         for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {
             if let Operator::Sink(connector) = &operator.node.operator {
                 connector::create_committer(connector, job_graph.job_id, Arc::clone(&permissions))?.abort()?;

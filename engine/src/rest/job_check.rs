@@ -9,11 +9,7 @@ use super::snapshots;
 use crate::{
     base::config::{ConfigOption, Configuration, options},
     connector::{self, ConnectorError, Permissions, Role, canonical_destination},
-    graph::{
-        job_graph::{Grants, JobGraph},
-        job_graph_validation::validate_job_graph,
-        stream_graph::Operator,
-    },
+    graph::{job_graph::JobGraph, job_graph_validation::validate_job_graph, stream_graph::Operator},
 };
 
 /// A server's standard input is not that of whoever submits to it.
@@ -72,8 +68,7 @@ pub(crate) fn ungranted_snapshots(job_graph: &JobGraph, server: &Configuration) 
 /// # Errors
 /// Returns the first thing that is not as it has to be.
 pub(crate) fn check_access(job_graph: &JobGraph) -> Result<(), String> {
-    let Grants { read, write, net } = job_graph.grants.clone();
-    let permissions = Permissions { read, write, net };
+    let permissions = Permissions::from(&job_graph.grants);
     let problem = |node: &str, error| format!("operator \"{node}\": {:#}", anyhow::Error::from(error));
     let sinks = job_graph.vertices.iter().flat_map(|vertex| &vertex.operators).filter_map(|operator| {
         let Operator::Sink(connector) = &operator.node.operator else { return None };

@@ -71,7 +71,7 @@ use crate::{
     checkpoint::TaskRestore,
     connector::Permissions,
     failpoint,
-    graph::job_graph::{Grants, JobGraph, ResourceProfile},
+    graph::job_graph::{JobGraph, ResourceProfile},
     protocol::{
         dispatcher::{DispatcherMessage, JobMasterFailed, JobStatusChanged, JobTerminated},
         job_details::{FailureEntry, JobDetails, JobOverview, SlotShortage},
@@ -219,7 +219,7 @@ impl JobMaster {
             sharing,
             pool,
             waiting_regions: BTreeSet::new(),
-            coordinators: OperatorCoordinators::new(connectors, permissions_of(&job_graph.grants)),
+            coordinators: OperatorCoordinators::new(connectors, Permissions::from(&job_graph.grants)),
             checkpoints: CheckpointCoordinator::new(job_graph.job_id, checkpoints),
             checkpoint_store: parts.checkpoint_store,
             checkpoints_are_kept,
@@ -797,8 +797,4 @@ pub fn effective_configuration(cluster: &Configuration, job: &Configuration) -> 
         effective.set(key, value, origin).expect("a configuration holds valid values only");
     }
     effective
-}
-
-fn permissions_of(grants: &Grants) -> Permissions {
-    Permissions { read: grants.read.clone(), write: grants.write.clone(), net: grants.net.clone() }
 }

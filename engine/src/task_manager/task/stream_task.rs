@@ -207,9 +207,7 @@ impl StreamTask {
 
     /// What connectors may open: what was granted, and the artifacts.
     fn permissions(&self) -> Result<Permissions, Stop> {
-        let grants = &self.info.grants;
-        let mut permissions =
-            Permissions { read: grants.read.clone(), write: grants.write.clone(), net: grants.net.clone() };
+        let mut permissions = Permissions::from(&self.info.grants);
         for artifact in &self.info.artifacts {
             permissions.read.push((self.services.artifacts)(artifact).map_err(Stop::Failed)?);
         }
