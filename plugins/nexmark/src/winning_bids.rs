@@ -31,30 +31,39 @@ struct Winner {
     bid: Bid,
 }
 
+/// What is known of an auction and the bids on it.
+#[derive(Record, Default)]
+struct Bidding {
+    auction: Option<Auction>,
+    best: Option<Bid>,
+    /// Bids that came before their auction. One for which there is still none when the
+    /// watermark reaches it is too late: the auction has ended, or never was.
+    early: Vec<Bid>,
+}
+
+impl Bidding {
+    /// True if a bid changes anything.
+    fn takes(&self, bid: &Bid) -> bool {
+        let rank = |bid: &Bid| (std::cmp::Reverse(bid.price), bid.date_time, bid.bidder);
+        self.auction.as_ref().is_none_or(|auction| {
+            (auction.date_time..=auction.expires).contains(&bid.date_time)
+                && self.best.as_ref().is_none_or(|best| rank(bid) < rank(best))
+        })
+    }
+
+    fn add(&mut self, bid: Bid) {
+        if self.auction.is_none() {
+            self.early.push(bid);
+        } else if self.takes(&bid) {
+            self.best = Some(bid);
+        }
+    }
+}
+
 /// Finds the winning bid of each auction, when no more bids can come: the highest of those
 /// within the auction's time; of equals the earlier, then that of the smaller bidder.
 struct WinningBid {
-    auction: ValueState<Auction>,
-    best: ValueState<Bid>,
-    /// Bids that came before their auction. One for which there is still none when the
-    /// watermark reaches it is too late: the auction has ended, or never was.
-    early: ListState<Bid>,
-}
-
-impl WinningBid {
-    fn new(states: &mut States) -> Self {
-        Self { auction: states.value("auction"), best: states.value("best"), early: states.list("early") }
-    }
-
-    fn offer(&self, auction: &Auction, bid: Bid) {
-        if bid.date_time < auction.date_time || auction.expires < bid.date_time {
-            return;
-        }
-        let rank = |bid: &Bid| (std::cmp::Reverse(bid.price), bid.date_time, bid.bidder);
-        if self.best.with(|best| best.is_none_or(|best| rank(&bid) < rank(best))) {
-            self.best.update(bid);
-        }
-    }
+    bidding: ValueState<Bidding>,
 }
 
 impl KeyedProcessFunction<u64, AuctionEvent> for WinningBid {
@@ -68,41 +77,53 @@ impl KeyedProcessFunction<u64, AuctionEvent> for WinningBid {
     ) -> Result<()> {
         match event {
             AuctionEvent::Auction(auction) => {
-                for bid in self.early.get() {
-                    self.offer(&auction, bid);
-                }
-                self.early.clear();
                 ctx.timer_service().register_event_time_timer(auction.expires);
-                self.auction.update(auction);
+                self.bidding.modify(|bidding| {
+                    let bidding = bidding.get_or_insert_default();
+                    bidding.auction = Some(auction);
+                    std::mem::take(&mut bidding.early).into_iter().for_each(|bid| bidding.add(bid));
+                });
             }
-            AuctionEvent::Bid(bid) => {
-                let has_auction =
-                    self.auction.with(|auction| auction.inspect(|auction| self.offer(auction, bid)).is_some());
-                if !has_auction {
-                    self.early.add(&bid);
+            AuctionEvent::Bid(bid)
+                if self.bidding.with(|bidding| bidding.is_none_or(|bidding| bidding.takes(&bid))) =>
+            {
+                let waits = self.bidding.modify(|bidding| {
+                    let bidding = bidding.get_or_insert_default();
+                    bidding.add(bid);
+                    bidding.early.len() == 1
+                });
+                if waits {
                     ctx.timer_service().register_event_time_timer(bid.date_time);
                 }
             }
-            AuctionEvent::Other => {}
+            AuctionEvent::Bid(_) | AuctionEvent::Other => {}
         }
         Ok(())
     }
 
-    fn on_timer(&self, timestamp: i64, _: &mut OnTimerContext<'_, u64>, out: &mut Collector<Winner>) -> Result<()> {
-        match self.auction.value() {
-            Some(auction) if auction.expires == timestamp => {
-                if let Some(bid) = self.best.value() {
-                    out.collect(Winner { auction, bid });
+    fn on_timer(&self, timestamp: i64, ctx: &mut OnTimerContext<'_, u64>, out: &mut Collector<Winner>) -> Result<()> {
+        let next = self.bidding.modify(|state| {
+            let bidding = state.as_mut()?;
+            match &bidding.auction {
+                Some(auction) if timestamp < auction.expires => None,
+                Some(_) => {
+                    if let Some(Bidding { auction: Some(auction), best: Some(bid), .. }) = state.take() {
+                        out.collect(Winner { auction, bid });
+                    }
+                    None
                 }
-                self.auction.clear();
-                self.best.clear();
+                None => {
+                    bidding.early.retain(|bid| timestamp < bid.date_time);
+                    let next = bidding.early.iter().map(|bid| bid.date_time).max();
+                    if next.is_none() {
+                        *state = None;
+                    }
+                    next
+                }
             }
-            // A bid that came early was offered when its auction came.
-            Some(_) => {}
-            None => {
-                let early: Vec<_> = self.early.get().into_iter().filter(|bid| timestamp < bid.date_time).collect();
-                self.early.update(&early);
-            }
+        });
+        if let Some(next) = next {
+            ctx.timer_service().register_event_time_timer(next);
         }
         Ok(())
     }
@@ -119,7 +140,7 @@ fn winners(events: &DataStream<AuctionEvent>) -> DataStream<Winner> {
         AuctionEvent::Bid(bid) => bid.auction,
         AuctionEvent::Other => 0,
     });
-    by_auction.process(WinningBid::new).uid("winning-bids")
+    by_auction.process(|states| WinningBid { bidding: states.value("bidding") }).uid("winning-bids")
 }
 
 /// Average price, rounded down.

@@ -21,7 +21,8 @@ pub fn job(attribute: TokenStream, item: TokenStream) -> TokenStream {
 /// * `#[record(name = "date_time")]` on a field: its name in the type descriptor,
 ///   by which JSON and CSV are read.
 /// * `#[record(other)]` on one variant without fields: it takes what has no variant of its
-///   own when JSON is read.
+///   own when JSON is read. Of such a line nothing is read but the name: whether the rest is
+///   JSON is not checked.
 #[proc_macro_derive(Record, attributes(record))]
 pub fn derive_record(item: TokenStream) -> TokenStream {
     let item = parse_macro_input!(item as DeriveInput);

@@ -25,7 +25,8 @@
 //! of a map keeps the place of its last one. What is read and what is refused
 //! equals `serde_json`, with these exceptions: containers nested [`DEPTH_MAX`]
 //! deep are refused also where nobody reads them, numbers that overflow `f32`
-//! are refused, and a variant marked `*` takes any content.
+//! are refused, and a variant marked `*` takes any content, which is not looked at
+//! if it is the rest of the line.
 
 mod cursor;
 
@@ -258,8 +259,6 @@ struct StructPlan {
     fields: Vec<FieldPlan>,
     /// Indices of `fields`, ordered by name.
     by_name: Vec<usize>,
-    /// Nobody asked for the object: its keys may hold any escapes.
-    ignored: bool,
     /// What stood at each place of the object the last time.
     expected: Vec<ExpectedKey>,
 }
@@ -286,18 +285,10 @@ struct SumPlan {
     variants: Vec<VariantPlan>,
     /// The variant marked `*`.
     other: Option<usize>,
-    /// What objects of this type began with.
-    known: Vec<KnownVariant>,
+    /// What objects of this type began with, from the brace to the content; `field` is the variant.
+    known: Vec<ExpectedKey>,
     /// Which of them the last one began with.
     last: usize,
-}
-
-#[derive(Clone, Debug)]
-struct KnownVariant {
-    /// From the brace to the content; `field` is the variant.
-    begin: ExpectedKey,
-    /// For content that nobody asked for, whose keys are remembered for each name.
-    ignored: StructPlan,
 }
 
 #[derive(Clone, Debug)]
@@ -347,7 +338,7 @@ impl Plan {
                 if by_name.windows(2).any(|pair| fields[pair[0]].name == fields[pair[1]].name) {
                     return Err(unsupported("two fields have the same name"));
                 }
-                Self::Struct(Box::new(StructPlan { fields, by_name, ignored: false, expected: Vec::new() }))
+                Self::Struct(Box::new(StructPlan { fields, by_name, expected: Vec::new() }))
             }
             TypeDescriptor::Sum { variants, .. } => {
                 let other = variants.iter().position(|variant| variant.other);
@@ -807,11 +798,7 @@ impl StructPlan {
         }
         cursor.expect(b'"', "a key in quotes")?;
         scratch.clear();
-        if self.ignored {
-            cursor.skip_string()?;
-        } else {
-            cursor.read_string(scratch)?;
-        }
+        cursor.read_string(scratch)?;
         cursor.skip_colon()?;
         let found = self.by_name.binary_search_by(|index| self.fields[*index].name.as_bytes().cmp(scratch));
         let field = found.ok().map(|found| self.by_name[found]);
@@ -866,22 +853,23 @@ impl SumPlan {
             return self.read_tag(cursor, out, scratch);
         }
         cursor.enter()?;
-        if !self.known.get(self.last).is_some_and(|known| known.begin.take(cursor)) {
-            self.last = match self.known.iter().position(|known| known.begin.take(cursor)) {
+        if !self.known.get(self.last).is_some_and(|known| known.take(cursor)) {
+            self.last = match self.known.iter().position(|known| known.take(cursor)) {
                 Some(known) => known,
                 None => self.learn_variant(cursor, &mut scratch.bytes)?,
             };
         }
-        let known = &mut self.known[self.last];
-        let variant = known.begin.field.unwrap_or_default();
+        let variant = self.known[self.last].field.unwrap_or_default();
         // At most 256 variants.
         out.push(u8::try_from(variant).unwrap_or(u8::MAX));
+        if self.other == Some(variant) && cursor.is_outermost() {
+            cursor.skip_line();
+            cursor.leave();
+            return Ok(());
+        }
         let plan = &mut self.variants[variant];
         let read = match plan.fields.as_mut_slice() {
-            [] if self.other == Some(variant) => match cursor.peek() {
-                Some(b'{') => known.ignored.read(cursor, out, scratch),
-                _ => cursor.skip_value(),
-            },
+            [] if self.other == Some(variant) => cursor.skip_value(),
             [] => Plan::Unit.read(cursor, out, scratch),
             [field] => field.read(cursor, out, scratch),
             fields => read_tuple(fields, cursor, out, scratch),
@@ -919,9 +907,7 @@ impl SumPlan {
         cursor.read_string(scratch)?;
         let variant = self.find(cursor, key_at, scratch)?;
         cursor.skip_colon()?;
-        let begin = ExpectedKey::new(&cursor.bytes()[start..cursor.at], Some(variant));
-        let ignored = StructPlan { fields: Vec::new(), by_name: Vec::new(), ignored: true, expected: Vec::new() };
-        let known = KnownVariant { begin, ignored };
+        let known = ExpectedKey::new(&cursor.bytes()[start..cursor.at], Some(variant));
         if self.known.len() < KNOWN_VARIANTS_MAX {
             self.known.push(known);
             return Ok(self.known.len() - 1);

@@ -105,6 +105,19 @@ impl<'a> Cursor<'a> {
         Box::new(JsonError { field: String::new(), column: offset + 1, problem: problem.into() })
     }
 
+    /// True within the object or array that makes up the text, and within no other.
+    #[inline]
+    pub(super) fn is_outermost(&self) -> bool {
+        self.depth == 1
+    }
+
+    /// Walks to the end of the line, or of the text if its lines are not told apart, whatever stands there.
+    #[inline]
+    pub(super) fn skip_line(&mut self) {
+        let end = if self.lines { None } else { memchr::memchr(b'\n', self.rest()) };
+        self.at = end.map_or(self.bytes().len(), |end| self.at + end);
+    }
+
     /// "expected …, found …" at this place.
     #[cold]
     pub(super) fn unexpected(&self, expected: &str) -> Box<JsonError> {

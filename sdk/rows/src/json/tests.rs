@@ -119,9 +119,26 @@ fn names_of_variants_are_learnt_and_forgotten() {
             assert_eq!(read_with(&mut reader, &line), Ok(vec![1]), "{line}");
             assert_eq!(read_with(&mut reader, r#"{"A":{"a":7}}"#), Ok(vec![0, 7]));
         }
-        let line = format!("{{\"{name}\":{{\"b\":}}}}");
-        assert!(read_with(&mut reader, &line).is_err(), "{line}");
     }
+}
+
+#[test]
+fn the_rest_of_a_line_that_nobody_asked_for_is_not_looked_at() {
+    let mut reader = JsonReader::new(&parse("S[A(u8)|*Other]")).expect("a type for JSON");
+    for line in [r#"{"B":{"b":}}"#, r#"{"B":"#, r#"{"B":1} ]"#, r#"{"B":"}"#] {
+        assert_eq!(read_with(&mut reader, line), Ok(vec![1]), "{line}");
+        let mut out = Vec::new();
+        let length = reader.read_first_line(&format!("{line}\r\n{{\"A\":7}}\n"), &mut out);
+        assert_eq!((length, out), (Some(line.len() + 1), vec![1]), "{line}");
+        assert_eq!(reader.read_first_line(line, &mut Vec::new()), None, "a line without its end");
+    }
+    for line in [r#"{"B"}"#, r#"{B:1}"#, r#"{"A":}"#, "{}"] {
+        assert!(read_with(&mut reader, line).is_err(), "{line}");
+    }
+    // What is part of a line has to be read to find its end.
+    let mut reader = JsonReader::new(&parse("list<S[A(u8)|*Other]>")).expect("a type for JSON");
+    assert_eq!(read_with(&mut reader, r#"[{"B":{"b":[1]}},{"A":7}]"#), Ok(vec![2, 0, 0, 0, 1, 0, 7]));
+    assert!(read_with(&mut reader, r#"[{"B":{"b":}},{"A":7}]"#).is_err());
 }
 
 #[test]
@@ -193,11 +210,15 @@ fn messages_name_field_and_column() {
         (r#"{"Bid":{"tags":["a",7]}}"#, "column 21, field \"Bid.tags[1]\": expected a string, found a number"),
         (r#"{"Bid":{"extra":{"a":300}}}"#, "column 22, field \"Bid.extra.a\": 300 is out of range for u8"),
         (r#"{"Bid":{"price":7"#, "column 18, field \"Bid\": expected \",\" or \"}\", found the end of the line"),
-        (r#"{"Person":{"a":[1,}}"#, "column 19, field \"Other\": expected a value, found '}'"),
-        (r#"{"Person":1} x"#, "column 14: text after the end of the value"),
-        (r#"{"Person":ö}"#, "column 11, field \"Other\": expected a value, found 'ö'"),
     ] {
         check_error(bid, line, expected);
+    }
+    for (line, expected) in [
+        (r#"[{"Person":{"a":[1,}}]"#, "column 20, field \"[0].Other\": expected a value, found '}'"),
+        (r#"[{"Person":1}] x"#, "column 16: text after the end of the value"),
+        (r#"[{"Person":ö}]"#, "column 12, field \"[0].Other\": expected a value, found 'ö'"),
+    ] {
+        check_error(&format!("list<{bid}>"), line, expected);
     }
     check_error("string", "\"a\tb\"", "column 3: control character 0x09 in a string: write it as an escape");
     check_error("string", r#""abc"#, "column 5: the string is not closed");
@@ -211,10 +232,10 @@ fn messages_name_field_and_column() {
 #[test]
 fn nesting_and_size_are_capped() {
     let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
-    check("T[*Any]", &format!("{{\"a\":{}}}", nested(DEPTH_MAX - 2)), &[0]);
+    check("tuple(T[*Any])", &format!("[{{\"a\":{}}}]", nested(DEPTH_MAX - 3)), &[0]);
     let error = format!("objects and arrays are nested {DEPTH_MAX} deep or more");
-    for depth in [DEPTH_MAX - 1, 100_000] {
-        let refused = read("T[*Any]", &format!("{{\"a\":{}}}", nested(depth))).expect_err("too deep");
+    for depth in [DEPTH_MAX - 2, 100_000] {
+        let refused = read("tuple(T[*Any])", &format!("[{{\"a\":{}}}]", nested(depth))).expect_err("too deep");
         assert!(refused.ends_with(&error), "{refused}");
     }
     let long = format!("\"{}\"", "x".repeat(LINE_BYTES_MAX));
@@ -419,11 +440,11 @@ fn syntax_is_checked_also_where_nobody_reads() {
         "*",
         "\\",
     ];
-    let mut reader = JsonReader::new(&parse("W[*Any]")).expect("a type for JSON");
+    let mut reader = JsonReader::new(&parse("tuple(W[*Any])")).expect("a type for JSON");
     let mut check = |value: &str, expected: bool| {
-        let line = format!("{{\"any\":{value}}}");
+        let line = format!("[{{\"any\":{value}}}]");
         // The wrapped value may be accepted where the bare one is not, as with `{"any":1}}`.
-        let reference = serde_json::from_str::<std::collections::BTreeMap<String, IgnoredAny>>(&line).is_ok();
+        let reference = serde_json::from_str::<[std::collections::BTreeMap<String, IgnoredAny>; 1]>(&line).is_ok();
         let read = reader.read(&line, &mut Vec::new());
         assert_eq!(read.is_ok(), reference, "{line}: {read:?}");
         assert_eq!(serde_json::from_str::<IgnoredAny>(value).is_ok(), expected, "{value}");
