@@ -37,6 +37,7 @@ fn context() -> KeyedStateContext {
         name: name.to_owned(),
         shape: Some(shape),
         has_time_to_live: false,
+        taken_at_end: false,
     };
     KeyedStateContext {
         operator: "bench".to_owned(),

@@ -121,6 +121,10 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         status(|segment| segment.fire_timers(domain, time, &timers))
     }
 
+    fn take_state(_state: u32, _count: u32, entries: Vec<u8>) -> Status {
+        status(|segment| segment.take_state(&entries))
+    }
+
     fn begin_split(split: u32) -> Status {
         status(|segment| segment.notify(Signal::BeginSplit(split)))
     }

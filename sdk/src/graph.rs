@@ -304,5 +304,6 @@ pub(crate) fn state<V: Record + ?Sized>(name: &str, kind: StateKind) -> StateDec
         value_type: descriptor_of::<V>(),
         map_key_type: None,
         time_to_live: None,
+        taken_at_end: false,
     }
 }

@@ -86,6 +86,15 @@ impl Segment {
         })
     }
 
+    /// Event time has ended: gives the first operator entries of the state that it takes then;
+    /// without any, it takes those that it keeps itself.
+    pub(crate) fn take_state(&mut self, entries: &[u8]) -> Result<(), Failed> {
+        self.call(|head, states| {
+            states.timers().set_watermark(i64::MAX);
+            head.take_state(entries);
+        })
+    }
+
     /// Passes a watermark through all operators.
     pub(crate) fn process_watermark(&mut self, timestamp: i64) -> Result<(), Failed> {
         self.call(|head, states| {

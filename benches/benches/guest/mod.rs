@@ -123,5 +123,6 @@ fn described(node: &StreamNode, state: &StateDeclaration) -> StateDescriptor {
             StateKind::Broadcast | StateKind::OperatorList | StateKind::OperatorUnionList => None,
         },
         has_time_to_live: state.time_to_live.is_some(),
+        taken_at_end: state.taken_at_end,
     }
 }

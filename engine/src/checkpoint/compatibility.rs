@@ -346,6 +346,7 @@ mod tests {
             value_type: value_type.to_owned(),
             map_key_type: None,
             time_to_live: None,
+            taken_at_end: false,
         }
     }
 

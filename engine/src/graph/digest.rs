@@ -108,7 +108,7 @@ impl Encoder {
     }
 
     fn state(&mut self, state: &StateDeclaration) {
-        let StateDeclaration { name, kind, value_type, map_key_type, time_to_live } = state;
+        let StateDeclaration { name, kind, value_type, map_key_type, time_to_live, taken_at_end } = state;
         self.text(name);
         self.byte(match kind {
             StateKind::Value => 0,
@@ -123,6 +123,7 @@ impl Encoder {
         self.text(value_type);
         self.option(map_key_type.as_deref(), Self::text);
         self.option(*time_to_live, |encoder, millis| encoder.bytes(&millis.to_le_bytes()));
+        self.byte(u8::from(*taken_at_end));
     }
 
     fn edge(&mut self, edge: &StreamEdge) {
@@ -283,6 +284,7 @@ mod tests {
                     value_type: "u64".into(),
                     map_key_type: None,
                     time_to_live: None,
+                    taken_at_end: false,
                 });
             },
             |graph| drop(graph.edges.pop()),

@@ -139,6 +139,9 @@ pub enum GraphError {
     /// Only maps have map keys, and they need one.
     #[error("{node} declares the state {} {problem}", quoted(.state))]
     MapKeyType { node: NodeName, state: String, problem: &'static str },
+    /// Lists and maps may be too long to be handed over whole.
+    #[error("{node} takes the state {} at the end, which is no value", quoted(.state))]
+    TakenAtEnd { node: NodeName, state: String },
     /// Keyed state needs a key.
     #[error("{node} declares the keyed state {}, but has no key type", quoted(.state))]
     StateWithoutKey { node: NodeName, state: String },

@@ -109,6 +109,9 @@ pub struct StateDeclaration {
     pub map_key_type: Option<String>,
     /// Milliseconds that an entry is kept after it was written.
     pub time_to_live: Option<u64>,
+    /// The operator takes all entries when event time ends.
+    #[serde(default)]
+    pub taken_at_end: bool,
 }
 
 /// One operator, source or sink.

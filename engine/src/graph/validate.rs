@@ -271,6 +271,10 @@ fn check_states(node: &StreamNode, errors: &mut Errors) {
             StateKind::Value | StateKind::List | StateKind::Map | StateKind::Reducing | StateKind::Aggregating => true,
             StateKind::Broadcast | StateKind::OperatorList | StateKind::OperatorUnionList => false,
         };
+        let is_value = matches!(state.kind, StateKind::Value | StateKind::Reducing | StateKind::Aggregating);
+        if state.taken_at_end && !is_value {
+            errors.push(GraphError::TakenAtEnd { node: node.into(), state: cut(&state.name) });
+        }
         if is_keyed && node.key_type.is_none() {
             errors.push(GraphError::StateWithoutKey { node: node.into(), state: cut(&state.name) });
         }

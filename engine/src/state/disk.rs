@@ -13,7 +13,8 @@ use std::{
 };
 
 use super::{
-    DiskState, KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, Scope, StateDescriptor, StateShape, VisitEntry,
+    DiskState, KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, Scope, StateDescriptor, StateShape, TakeEntry,
+    VisitEntry,
     disk_store::{Entries, Store},
     entries::{self, elements},
     has_ended,
@@ -73,6 +74,8 @@ pub struct DiskStateBackend {
     bytes: u64,
     /// By key group, then by state.
     clean_ups: Vec<Vec<CleanUp>>,
+    /// The last entry that was taken, by state; empty: none since the first.
+    taken: Vec<Vec<u8>>,
 }
 
 /// Where a state of a key group begins.
@@ -154,7 +157,8 @@ impl DiskStateBackend {
         let sizes: Vec<_> =
             key_groups.clone().map(|key_group| KeyGroupSize { key_group, ..KeyGroupSize::default() }).collect();
         let clean_ups = vec![vec![CleanUp::default(); shapes.len()]; sizes.len()];
-        Ok(Self { store: Store::open(config)?, shapes, sizes, bytes: 0, clean_ups })
+        let taken = vec![Vec::new(); shapes.len()];
+        Ok(Self { store: Store::open(config)?, shapes, sizes, bytes: 0, clean_ups, taken })
     }
 
     fn place(&self, key_group: u32) -> usize {
@@ -398,6 +402,39 @@ impl KeyedStateBackend for DiskStateBackend {
 
     fn map_bytes(&self, scope: Scope<'_>) -> usize {
         self.summary(&owner_key(scope)).unwrap_or_default().bytes as usize
+    }
+
+    fn take(&mut self, state: usize, take: &mut TakeEntry<'_>) {
+        let mut goes_on = true;
+        while goes_on {
+            // Before that everything was deleted, which it would cost time to walk over.
+            let after = std::mem::take(&mut self.taken[state]);
+            let mut taken = Vec::new();
+            for KeyGroupSize { key_group, .. } in &self.sizes {
+                let (begin, end) = (state_begin(*key_group, state), state_begin(*key_group, state + 1));
+                if !goes_on || end <= after {
+                    continue;
+                }
+                let from = if after < begin { Bound::Included(&*begin) } else { Bound::Excluded(&*after) };
+                self.store.scan(from, &end, &mut |entry, value| {
+                    if let Some(EntryKey { key, namespace, .. }) = EntryKey::read(entry) {
+                        goes_on = take(Scope { state, key_group: *key_group, key, namespace }, value);
+                        taken.push((*key_group, entry.to_vec(), value.len()));
+                    }
+                    goes_on
+                });
+            }
+            for (key_group, entry, bytes) in &taken {
+                self.unset(*key_group, entry, *bytes);
+                self.count_entries(*key_group, 0, 1);
+            }
+            match taken.pop() {
+                Some((_, last, _)) => self.taken[state] = last,
+                // What was written meanwhile may lie before what was taken last.
+                None if after.is_empty() => return,
+                None => {}
+            }
+        }
     }
 
     fn clean_up(&mut self, state: usize, key_group: u32, now: i64) {

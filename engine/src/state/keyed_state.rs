@@ -28,6 +28,9 @@ const LOOK_AHEAD_MIN: u32 = 4;
 /// Timers and bytes of timers that are fired by one call.
 const FIRED_TIMERS_MAX: u32 = 4096;
 const FIRED_BYTES_MAX: usize = 1 << 20;
+/// Entries and their bytes that are taken by one call.
+const TAKEN_ENTRIES_MAX: u32 = if cfg!(test) { 3 } else { 4096 };
+const TAKEN_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the time at which a value ends.
 const ENDS_AT_BYTES: usize = 8;
 /// Bytes of a key that a message shows.
@@ -118,6 +121,8 @@ pub struct KeyedState {
     /// None: changes are not noted.
     pub(super) changes: Option<ChangeLog>,
     pub(super) restored_timers: Option<RestoredTimers>,
+    /// State that is taken next, and whether that has begun.
+    taking: (usize, bool),
 }
 
 /// A key as messages show it.
@@ -194,7 +199,16 @@ impl KeyedState {
         backend: Box<dyn KeyedStateBackend>,
     ) -> Self {
         let (event_time, processing_time) = (TimerQueue::default(), TimerQueue::default());
-        Self { context, key_groups, backend, event_time, processing_time, changes: None, restored_timers: None }
+        Self {
+            context,
+            key_groups,
+            backend,
+            event_time,
+            processing_time,
+            changes: None,
+            restored_timers: None,
+            taking: (0, false),
+        }
     }
 
     fn error(&self, failure: StateFailure, state: usize, key: Option<&[u8]>, what: fmt::Arguments<'_>) -> StateError {
@@ -768,6 +782,44 @@ impl KeyedState {
             changes.timers_fired(domain, last, earliest);
         }
         count
+    }
+
+    /// Takes the next entries out of the states that the operator takes at the end, laid out
+    /// for `operator-chain.take-state`: the state and their number. The first ones of a state
+    /// are none; None: nothing is left.
+    ///
+    /// # Errors
+    /// Returns an error if files of state on disk cannot be read or written.
+    pub fn take_entries(&mut self, out: &mut Vec<u8>) -> Result<Option<(u32, u32)>, StateError> {
+        while let Some(state) = self.context.states.get(self.taking.0) {
+            let (place, has_begun) = self.taking;
+            if !state.taken_at_end {
+                self.taking = (place + 1, false);
+                continue;
+            }
+            let mut count = 0;
+            if has_begun {
+                let changes = &mut self.changes;
+                self.backend.take(place, &mut |scope, value| {
+                    let Scope { state, key_group, key, namespace } = scope;
+                    if let Some(changes) = changes {
+                        changes.note(key_group, Operation::Delete(Owner { state, key, namespace }));
+                    }
+                    [key, namespace, value].into_iter().for_each(|bytes| write(out, bytes));
+                    count += 1;
+                    count < TAKEN_ENTRIES_MAX && out.len() < TAKEN_BYTES_MAX
+                });
+                self.check_changes();
+                self.check_backend(place)?;
+            }
+            if has_begun && count == 0 {
+                self.taking = (place + 1, false);
+                continue;
+            }
+            self.taking.1 = true;
+            return Ok(Some((place as u32, count)));
+        }
+        Ok(None)
     }
 
     /// When the next processing-time timer is due, a millisecond after its timestamp.

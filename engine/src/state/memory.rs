@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, Scope, StateDescriptor, StateShape, VisitEntry,
+    KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, Scope, StateDescriptor, StateShape, TakeEntry, VisitEntry,
     entries::{self, elements},
     has_ended,
     map_table::MapTable,
@@ -221,6 +221,18 @@ impl KeyedStateBackend for MemoryStateBackend {
     fn map_bytes(&self, scope: Scope<'_>) -> usize {
         let map = self.maps(scope).get(self.hash(scope), scope.key, scope.namespace);
         map.map_or(0, PairMap::bytes)
+    }
+
+    fn take(&mut self, state: usize, take: &mut TakeEntry<'_>) {
+        for (key_group, tables) in (self.first_group..).zip(&mut self.groups) {
+            let Table::Values(table) = &mut tables[state] else { unreachable!("{WRONG_SHAPE}") };
+            let before = table.bytes() as u64;
+            let goes_on = table.take(|key, namespace, value| take(Scope { state, key_group, key, namespace }, value));
+            self.bytes = self.bytes + table.bytes() as u64 - before;
+            if !goes_on {
+                return;
+            }
+        }
     }
 
     fn clean_up(&mut self, state: usize, key_group: u32, now: i64) {

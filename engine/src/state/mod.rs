@@ -57,6 +57,8 @@ pub struct StateDescriptor {
     /// True if each value begins with the time at which it ends (s64, milliseconds
     /// since the Unix epoch): that of a list's element, or of a pair, too.
     pub has_time_to_live: bool,
+    /// True if the operator takes all entries when event time ends; they are values then.
+    pub taken_at_end: bool,
 }
 
 /// What a timer goes by.
@@ -118,6 +120,10 @@ pub trait KeyedStateBackend {
     /// Bytes of a map's pairs with their lengths.
     fn map_bytes(&self, scope: Scope<'_>) -> usize;
 
+    /// Takes values out of a state, in no order, until `take` returns false: key group, key,
+    /// namespace and value.
+    fn take(&mut self, state: usize, take: &mut TakeEntry<'_>);
+
     /// Looks at the next few entries of a state with time-to-live and deletes what ended
     /// by `now` (milliseconds since the Unix epoch).
     fn clean_up(&mut self, state: usize, key_group: u32, now: i64);
@@ -146,6 +152,9 @@ pub struct KeyGroupSize {
     /// Values, lists and pairs of maps.
     pub entries: u64,
 }
+
+/// Takes an entry that leaves the state: its scope and value. Returns whether to go on.
+pub type TakeEntry<'a> = dyn FnMut(Scope<'_>, &[u8]) -> bool + 'a;
 
 /// Takes an entry of a snapshot: key, namespace, map key (of a pair) and value.
 pub type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Option<&[u8]>, &[u8]) + 'a;

@@ -26,7 +26,13 @@ pub(super) fn states() -> Vec<StateDescriptor> {
     for has_time_to_live in [false, true] {
         for (name, shape) in [("value", StateShape::Value), ("list", StateShape::List), ("map", StateShape::Map)] {
             let name = if has_time_to_live { format!("short-lived {name}") } else { name.to_owned() };
-            states.push(StateDescriptor { operator: "Count".into(), name, shape: Some(shape), has_time_to_live });
+            states.push(StateDescriptor {
+                operator: "Count".into(),
+                name,
+                shape: Some(shape),
+                has_time_to_live,
+                taken_at_end: shape == StateShape::Value,
+            });
         }
     }
     states
@@ -138,6 +144,10 @@ impl Model {
         all
     }
 
+    fn has_values(&self) -> bool {
+        self.values.keys().any(|scope| self.value(scope).is_some())
+    }
+
     fn scopes(&self) -> BTreeSet<ModelScope> {
         self.values.keys().chain(self.lists.keys()).chain(self.maps.keys()).cloned().collect()
     }
@@ -233,7 +243,47 @@ pub(super) type Step = (u8, u32, u8, u8, u8, u16);
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let length = prop_oneof![4 => 0_u16..24, 2 => Just(16_u16), 1 => 200_u16..1500];
-    prop::collection::vec((0_u8..12, 0_u32..6, 0_u8..10, 0_u8..2, 0_u8..8, length), 1..120)
+    prop::collection::vec((0_u8..13, 0_u32..6, 0_u8..10, 0_u8..2, 0_u8..8, length), 1..120)
+}
+
+/// Takes the next entries. Returns false if there were none.
+fn take(state: &mut KeyedState, model: &mut Model) -> bool {
+    let mut out = Vec::new();
+    let Some((of, count)) = state.take_entries(&mut out).unwrap() else { return false };
+    let parts: Vec<_> = elements(&out).map(<[u8]>::to_vec).collect();
+    assert_eq!(parts.len(), 3 * count as usize);
+    for entry in parts.chunks(3) {
+        let [key, namespace, value] = entry else { unreachable!("of three") };
+        assert_eq!(model.values.remove(&(of, key.clone(), namespace.clone())).as_ref(), Some(value));
+    }
+    true
+}
+
+/// Takes all values by and by, while steps write and delete until one comes to its end.
+fn run_to_the_end(backend: Backend, steps: Vec<Step>) {
+    let mut state = backend.state(context());
+    let mut model = Model::default();
+    let (before, meanwhile) = steps.split_at(steps.len() / 2);
+    for (index, step) in before.iter().filter(|step| step.0 != 12).enumerate() {
+        apply(&mut state, &mut model, index, *step);
+    }
+    let snapshot = (meanwhile.len().is_multiple_of(2)).then(|| (snapshots(&state), model.clone()));
+    assert!(take(&mut state, &mut model), "the first call has no entries");
+    for (index, step) in meanwhile.iter().enumerate() {
+        // The second value is taken behind the first.
+        let at_first = model.values.keys().any(|scope| scope.0 == VALUE);
+        let step = if at_first { *step } else { (step.0, SHORT_LIVED, step.2, step.3, step.4, step.5) };
+        apply(&mut state, &mut model, index, step);
+        if !model.has_values() {
+            break;
+        }
+    }
+    while take(&mut state, &mut model) {}
+    assert!(!model.has_values(), "{model:?}");
+    assert_eq!(contents(snapshots(&state), model.now), model.all());
+    if let Some((snapshots, model)) = snapshot {
+        assert_eq!(contents(snapshots, model.now), model.all());
+    }
 }
 
 /// Does a step to state and model. Returns whose state it was about.
@@ -288,6 +338,7 @@ pub(super) fn apply(state: &mut KeyedState, model: &mut Model, index: usize, ste
             assert_eq!(get(state, &scope, Some(&map_key), model.now), expected);
         }
         (9, _) => model.now += 1,
+        (12, _) => _ = take(state, model),
         _ => {}
     }
     scope
@@ -327,6 +378,11 @@ proptest! {
     fn state_on_disk_equals_its_model_and_snapshots_do_not_change(steps in steps()) {
         run(Backend::Disk, steps);
     }
+
+    #[test]
+    fn all_values_on_disk_are_taken_once(steps in steps()) {
+        run_to_the_end(Backend::Disk, steps);
+    }
 }
 
 proptest! {
@@ -335,6 +391,11 @@ proptest! {
     #[test]
     fn state_equals_its_model_and_snapshots_do_not_change(steps in steps()) {
         run(Backend::Memory, steps);
+    }
+
+    #[test]
+    fn all_values_are_taken_once(steps in steps()) {
+        run_to_the_end(Backend::Memory, steps);
     }
 
     #[test]

@@ -142,6 +142,8 @@ pub(super) struct ValueTable {
     room: Room,
     live_bytes: usize,
     log_bytes: usize,
+    /// Segment, and place in it, at which taking goes on.
+    take_at: (usize, usize),
     /// Bucket at which the clean-up goes on.
     clean_up_at: usize,
     /// Calls of the clean-up that do nothing, because it had to read much.
@@ -158,6 +160,7 @@ impl ValueTable {
             room,
             live_bytes: 0,
             log_bytes: 0,
+            take_at: (0, 0),
             clean_up_at: 0,
             clean_up_debt: 0,
         }
@@ -364,8 +367,41 @@ impl ValueTable {
         }
         self.index = shared_index;
         self.log_bytes -= bytes.len();
+        // The segment may be filled anew.
+        self.take_at = (0, 0);
         self.segments[victim] = Segment::default();
         self.free.push(victim);
+    }
+
+    /// Takes entries out, as they lie in the log, until `take` returns false; returns what it
+    /// returned last. What is written meanwhile is taken, too.
+    pub(super) fn take(&mut self, mut take: impl FnMut(&[u8], &[u8], &[u8]) -> bool) -> bool {
+        let mut goes_on = true;
+        while goes_on && !self.index.is_empty() {
+            let (segment, mut offset) = self.take_at;
+            let Some(bytes) = self.segments.get(segment).map(|segment| Arc::clone(&segment.bytes)) else {
+                self.take_at = (0, 0);
+                continue;
+            };
+            let index = Arc::make_mut(&mut self.index);
+            while goes_on && offset < bytes.len() {
+                let Record { hash, key, namespace, value } = Record::at(&bytes[offset..]);
+                let record_bytes = self.room.record_bytes(key.len(), namespace.len(), value.len());
+                let place = Place::new(hash, segment, offset);
+                if let Ok(entry) = index.find_entry(spread(hash), |other| *other == place) {
+                    entry.remove();
+                    self.segments[segment].garbage += record_bytes;
+                    self.live_bytes -= record_bytes;
+                    goes_on = take(key, namespace, value);
+                }
+                offset += record_bytes;
+            }
+            self.take_at = if offset < bytes.len() { (segment, offset) } else { (segment + 1, 0) };
+        }
+        if self.index.is_empty() {
+            *self = Self::new(self.room);
+        }
+        goes_on
     }
 
     /// Lets `judge` look at the values in the next `buckets` places of the index; long

@@ -132,6 +132,8 @@ pub(crate) struct WitStateDeclaration {
     map_key_type: Option<String>,
     #[component(name = "time-to-live")]
     time_to_live: Option<u64>,
+    #[component(name = "taken-at-end")]
+    taken_at_end: bool,
 }
 
 #[derive(ComponentType, Lift)]
@@ -258,6 +260,7 @@ impl From<WitStateDeclaration> for StateDeclaration {
             value_type: state.value_type,
             map_key_type: state.map_key_type,
             time_to_live: state.time_to_live,
+            taken_at_end: state.taken_at_end,
         }
     }
 }

@@ -33,6 +33,8 @@ pub enum EntryPoint {
     ProcessWatermarkStatus,
     /// `operator-chain.fire-timers`.
     FireTimers,
+    /// `operator-chain.take-state`.
+    TakeState,
     /// `operator-chain.begin-split`.
     BeginSplit,
     /// `operator-chain.end-split`.
@@ -64,6 +66,7 @@ impl EntryPoint {
             Self::ProcessWatermark => "process-watermark",
             Self::ProcessWatermarkStatus => "process-watermark-status",
             Self::FireTimers => "fire-timers",
+            Self::TakeState => "take-state",
             Self::BeginSplit => "begin-split",
             Self::EndSplit => "end-split",
             Self::AdvanceProcessingTime => "advance-processing-time",
@@ -91,6 +94,7 @@ impl EntryPoint {
             | Self::ProcessWatermark
             | Self::ProcessWatermarkStatus
             | Self::FireTimers
+            | Self::TakeState
             | Self::BeginSplit
             | Self::EndSplit
             | Self::AdvanceProcessingTime

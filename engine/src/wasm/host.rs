@@ -159,6 +159,7 @@ impl Host {
             | EntryPoint::ProcessWatermark
             | EntryPoint::ProcessWatermarkStatus
             | EntryPoint::FireTimers
+            | EntryPoint::TakeState
             | EntryPoint::BeginSplit
             | EntryPoint::EndSplit
             | EntryPoint::AdvanceProcessingTime
@@ -207,6 +208,7 @@ impl Host {
             | EntryPoint::ProcessWatermark
             | EntryPoint::ProcessWatermarkStatus
             | EntryPoint::FireTimers
+            | EntryPoint::TakeState
             | EntryPoint::BeginSplit
             | EntryPoint::EndSplit
             | EntryPoint::AdvanceProcessingTime

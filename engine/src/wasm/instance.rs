@@ -43,6 +43,7 @@ pub(crate) struct ExportIndices {
     process_watermark: ComponentExportIndex,
     process_watermark_status: ComponentExportIndex,
     fire_timers: ComponentExportIndex,
+    take_state: ComponentExportIndex,
     begin_split: ComponentExportIndex,
     end_split: ComponentExportIndex,
     advance_processing_time: ComponentExportIndex,
@@ -69,6 +70,7 @@ impl ExportIndices {
             process_watermark: of_chain("process-watermark")?,
             process_watermark_status: of_chain("process-watermark-status")?,
             fire_timers: of_chain("fire-timers")?,
+            take_state: of_chain("take-state")?,
             begin_split: of_chain("begin-split")?,
             end_split: of_chain("end-split")?,
             advance_processing_time: of_chain("advance-processing-time")?,
@@ -85,6 +87,7 @@ impl ExportIndices {
 /// An export that takes a slice keeps the longest lifetime; it is called with shorter ones.
 type ProcessBatch = TypedFunc<(u32, WitBatchKind, u32, &'static [u8]), (WitStatus,)>;
 type FireTimers = TypedFunc<(WitTimeDomain, i64, u32, &'static [u8]), (WitStatus,)>;
+type TakeState = TypedFunc<(u32, u32, &'static [u8]), (WitStatus,)>;
 
 /// The exports that a segment calls again and again.
 #[derive(Clone, Copy)]
@@ -94,6 +97,7 @@ pub(crate) struct Exports {
     pub(crate) process_watermark: TypedFunc<(i64,), (WitStatus,)>,
     pub(crate) process_watermark_status: TypedFunc<(bool,), (WitStatus,)>,
     pub(crate) fire_timers: FireTimers,
+    pub(crate) take_state: TakeState,
     pub(crate) begin_split: TypedFunc<(u32,), (WitStatus,)>,
     pub(crate) end_split: TypedFunc<(u32,), (WitStatus,)>,
     pub(crate) advance_processing_time: TypedFunc<(i64,), (WitStatus,)>,
@@ -207,6 +211,7 @@ impl Instance {
             process_watermark: self.export(&indices.process_watermark),
             process_watermark_status: self.export(&indices.process_watermark_status),
             fire_timers: self.export(&indices.fire_timers),
+            take_state: self.export(&indices.take_state),
             begin_split: self.export(&indices.begin_split),
             end_split: self.export(&indices.end_split),
             advance_processing_time: self.export(&indices.advance_processing_time),

@@ -10,6 +10,7 @@ use super::{
     CancelFlag, CompiledPlugin, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, Replay,
     RestoredKeyGroup, SandboxLimits, SegmentContext, SegmentRestore, SegmentSnapshot, SourceStatus,
     contract::{WitOperatorContext, WitStatus},
+    guest_error::HostTrap,
     host::Host,
     instance::{Exports, Instance},
 };
@@ -183,6 +184,27 @@ impl<T: EmitTarget> Segment<T> {
             let entry_point = EntryPoint::FireTimers;
             let params = (domain.into(), time.0, count, &*timers);
             let (status,) = instance.call(entry_point, None, exports.fire_timers, params)?;
+            instance.check_status(entry_point, status)?;
+            Ok(true)
+        })
+    }
+
+    /// Event time has ended and all its timers have fired: hands over the next entries of the
+    /// states that are taken then, some thousands at most, and returns false if there were none.
+    ///
+    /// # Errors
+    /// See [`Segment::process_batch`].
+    pub fn take_state(&mut self) -> Result<bool, GuestError> {
+        self.run(|instance, exports| {
+            let entry_point = EntryPoint::TakeState;
+            let mut entries = Vec::new();
+            let taken = instance.host_mut().state_mut().map_or(Ok(None), |state| state.take_entries(&mut entries));
+            let taken = taken.map_err(|error| {
+                let HostTrap { failure, message } = error.into();
+                instance.error(failure, entry_point, message)
+            })?;
+            let Some((state, count)) = taken else { return Ok(false) };
+            let (status,) = instance.call(entry_point, None, exports.take_state, (state, count, &*entries))?;
             instance.check_status(entry_point, status)?;
             Ok(true)
         })

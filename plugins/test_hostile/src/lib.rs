@@ -249,6 +249,10 @@ impl OperatorChain for Hostile {
         status
     }
 
+    fn take_state(_: u32, _: u32, _: Vec<u8>) -> Status {
+        misbehave("take-state", 0)
+    }
+
     fn begin_split(_: u32) -> Status {
         misbehave("begin-split", 0)
     }

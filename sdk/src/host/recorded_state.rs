@@ -175,6 +175,20 @@ pub(crate) fn take_due_timers(
     })
 }
 
+/// Takes up to `count_max` values of a state of an instance, as `take-state` gets them.
+pub(crate) fn take_entries(instance: InstanceId, state: u32, count_max: usize) -> Vec<u8> {
+    INSTANCES.with_borrow_mut(|instances| {
+        let Some(instance) = instances.get_mut(&instance) else { return Vec::new() };
+        let taken = instance.states.extract_if(.., |(of, _), _| *of == state).take(count_max);
+        let mut bytes = Vec::new();
+        for ((_, (key, namespace)), kept) in taken {
+            let Kept::Bytes(value) = kept else { panic!("state {state} is no value") };
+            [key, namespace, value].iter().for_each(|part| write_counted(part, &mut bytes));
+        }
+        bytes
+    })
+}
+
 fn length(length: usize) -> u32 {
     u32::try_from(length).expect("state of a test is small")
 }

@@ -112,6 +112,11 @@ pub(crate) trait Function<T: Record + ?Sized, U: Record + ?Sized>: 'static {
         current::fail(current::node(), NO_TIMERS);
     }
 
+    /// As [`Head::take_state`]; the collector's timestamp is the end of event time.
+    fn take_state(&mut self, _entries: &[u8], _out: &mut Collector<U>) {
+        current::fail(current::node(), NOTHING_TAKEN);
+    }
+
     /// Called before the watermark is forwarded, behind the timers that it fires.
     fn process_watermark(&mut self, _timestamp: i64, _out: &mut Collector<U>) {}
 
@@ -184,6 +189,7 @@ pub(crate) trait TwoInputFunction<A: Record + ?Sized, B: Record + ?Sized, U: Rec
 }
 
 const NO_TIMERS: &str = "a timer fires in an operator that registers none";
+const NOTHING_TAKEN: &str = "state is handed over to an operator that takes none at the end";
 
 /// Collectors of a node's side outputs, by name.
 pub(crate) struct SideOutputs(pub(crate) Vec<(String, Box<dyn AnyCollector>)>);
@@ -290,6 +296,12 @@ pub(crate) trait Head: Lifecycle {
     /// Fires timers, laid out as `fire-timers` of the contract says.
     fn fire_timers(&mut self, _timers: &Timers, _domain: TimeDomain, _due: &[u8]) {
         current::fail(current::node(), NO_TIMERS);
+    }
+
+    /// Takes entries of its state when event time has ended, laid out as `take-state` of the
+    /// contract says; if there are none, those that only the plugin's memory has.
+    fn take_state(&mut self, _entries: &[u8]) {
+        current::fail(current::node(), NOTHING_TAKEN);
     }
 
     /// Ends an input, and with the last one the operator.
@@ -454,6 +466,12 @@ where
             out.enter(timestamp_of(domain, timer));
             function.on_timer(domain, timer, &mut out.main, &mut out.sides);
         });
+    }
+
+    fn take_state(&mut self, entries: &[u8]) {
+        let Self { function, out, .. } = self;
+        out.enter(i64::MAX);
+        function.take_state(entries, &mut out.main);
     }
 
     fn flush_state(&mut self) {

@@ -125,9 +125,11 @@ where
         match self.keep {
             Keep::First => {
                 let time_to_live = self.time_to_live;
-                self.keyed.keyed_operator((NAME, NAME), records_state::<()>(time_to_live), move |selector, states| {
-                    FirstFunction::<T, K, S>::new(selector, states, time_to_live)
-                })
+                self.keyed.keyed_operator(
+                    (NAME, NAME),
+                    records_state::<()>(time_to_live, Results::Updates),
+                    move |selector, states| FirstFunction::<T, K, S>::new(selector, states, time_to_live),
+                )
             }
             Keep::Last => self.keyed.operator(NAME, "Identity", || Identity),
         }
@@ -217,7 +219,7 @@ where
 {
     let emit = |record: T::View<'_>, _: u64, out: &mut Collector<T>| out.collect(record);
     let ranking = Rc::new(Ranking { order, count: 1, last_wins, needs_timestamp, results, emit });
-    keyed.keyed_operator((NAME, NAME), records_state::<Ranked<T, V>>(time_to_live), move |selector, states| {
+    keyed.keyed_operator((NAME, NAME), records_state::<Ranked<T, V>>(time_to_live, results), move |selector, states| {
         RankFunction::<T, K, S, V, _, _>::new(selector, Rc::clone(&ranking), states, time_to_live)
     })
 }

@@ -29,9 +29,10 @@ use crate::{
 const RECORDS: &str = "records";
 
 /// Declares the state, with values of type `V`.
-fn records_state<V: Owned>(time_to_live: Option<TimeToLive>) -> Vec<StateDeclaration> {
+fn records_state<V: Owned>(time_to_live: Option<TimeToLive>, results: Results) -> Vec<StateDeclaration> {
     let time_to_live = time_to_live.map(|ttl| ttl.duration_ms.cast_unsigned());
-    vec![StateDeclaration { time_to_live, ..state::<V>(RECORDS, StateKind::Value) }]
+    let taken_at_end = results == Results::AtEnd;
+    vec![StateDeclaration { time_to_live, taken_at_end, ..state::<V>(RECORDS, StateKind::Value) }]
 }
 
 /// The state at work.

@@ -88,9 +88,7 @@ where
             return None;
         }
         match results {
-            Results::Updates => {}
-            Results::AtEnd if known.is_some() => {}
-            Results::AtEnd => timers.register(TimeDomain::EventTime, i64::MAX, hash, key, &[]),
+            Results::Updates | Results::AtEnd => {}
             Results::OnceFinal => {
                 if let Some(best) = known {
                     let timestamp = best.with_record(0, |_, timestamp| timestamp);
@@ -102,8 +100,7 @@ where
         let best = records.value(slot).get_or_insert_default();
         encoded.clear();
         Pair::<T, i64>::encode((T::shorten(record), &element.timestamp), encoded);
-        best.insert(place, new, encoded);
-        best.truncate(*count);
+        best.insert(place, new, encoded, *count);
         Some((best, place))
     }
 }
@@ -166,6 +163,16 @@ where
         }
         // Nothing comes behind the end; otherwise what is empty stands for "was handed out".
         *records.value(slot) = (timer.timestamp < i64::MAX).then(Ranked::default);
+    }
+
+    /// The records of all keys are final.
+    fn take_state(&mut self, entries: &[u8], out: &mut Collector<U>) {
+        let Self { ranking, records, .. } = self;
+        records.take(entries, |_, best| {
+            for (rank, place) in (1_u64..).zip(0..best.len()) {
+                best.with_record(place, |record, _| (ranking.emit)(record, rank, out));
+            }
+        });
     }
 
     fn flush_state(&mut self) {

@@ -7,76 +7,86 @@ use crate::record::{DecodeError, Nesting, Pair, Reader, Record, TypeDescriptor, 
 /// Records of type `T`, best first, each with its timestamp.
 ///
 /// Records are kept encoded, one behind the other, so that types which borrow can be
-/// kept as well; beside them what they are ordered by, which is found anew after they
-/// were read from the state.
+/// kept as well; beside them, if they are several, what they are ordered by, which is found
+/// anew after they were read from the state. Many keys have one record only, which takes one
+/// piece of memory.
 pub(super) struct Ranked<T: ?Sized, O> {
     /// The records, each a `Pair<T, i64>`.
     records: Vec<u8>,
-    /// End of each record in `records`.
-    ends: Vec<usize>,
-    /// What each record is ordered by; empty after reading.
+    /// Where each record but the first begins in `records`.
+    begins: Vec<usize>,
+    /// What each of several records is ordered by; not known after reading.
     orders: OnceCell<Vec<O>>,
     _record: PhantomData<fn(&T)>,
 }
 
 impl<T: ?Sized, O> Default for Ranked<T, O> {
     fn default() -> Self {
-        Self { records: Vec::new(), ends: Vec::new(), orders: OnceCell::from(Vec::new()), _record: PhantomData }
+        Self { records: Vec::new(), begins: Vec::new(), orders: OnceCell::new(), _record: PhantomData }
+    }
+}
+
+impl<T: ?Sized, O> Ranked<T, O> {
+    /// Number of records.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        // A record has its timestamp at least.
+        if self.records.is_empty() { 0 } else { self.begins.len() + 1 }
     }
 }
 
 impl<T: Record + ?Sized, O: Ord> Ranked<T, O> {
-    /// Number of records.
-    pub(super) fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// What the records are ordered by; `order` says it of one.
+    /// What a record is ordered by; `order` says it.
     #[inline]
-    fn orders(&self, order: impl Fn(T::Ref<'_>, i64) -> O) -> &[O] {
-        self.orders.get_or_init(|| {
-            let of = |place| self.with_record(place, |record, timestamp| order(T::peek(&record), timestamp));
-            (0..self.len()).map(of).collect()
-        })
+    fn order(&self, place: usize, order: &impl Fn(T::Ref<'_>, i64) -> O) -> O {
+        self.with_record(place, |record, timestamp| order(T::peek(&record), timestamp))
     }
 
     /// The zero-based place that belongs to `new`: behind records of the same order, or, if
-    /// `before_equals`, in front of them.
+    /// `before_equals`, in front of them. `order` says what a record is ordered by.
     #[inline]
     pub(super) fn place(&self, new: &O, before_equals: bool, order: impl Fn(T::Ref<'_>, i64) -> O) -> usize {
-        let orders = self.orders(order);
-        match orders.last() {
-            // Most records are worse than all that are kept.
-            Some(worst) if worst < new || !before_equals && worst == new => orders.len(),
-            _ if before_equals => orders.partition_point(|known| known < new),
-            _ => orders.partition_point(|known| known <= new),
+        let is_before = |known: &O| if before_equals { known < new } else { known <= new };
+        match self.len() {
+            0 => 0,
+            1 => usize::from(is_before(&self.order(0, &order))),
+            len => {
+                let orders = self.orders.get_or_init(|| (0..len).map(|place| self.order(place, &order)).collect());
+                // Most records are worse than all that are kept.
+                if orders.last().is_some_and(is_before) { len } else { orders.partition_point(is_before) }
+            }
         }
     }
 
     /// Puts a record, encoded as a `Pair<T, i64>`, at a place that [`Ranked::place`] gave; what
-    /// stood there and behind it moves down.
-    pub(super) fn insert(&mut self, place: usize, order: O, encoded: &[u8]) {
-        let Self { records, ends, orders, .. } = self;
-        let orders = orders.get_mut().expect("a place was looked for");
-        if ends.is_empty() {
-            // Many keys have one record only.
-            records.reserve_exact(encoded.len());
-            ends.reserve_exact(1);
-            orders.reserve_exact(1);
+    /// stood there and behind it moves down. Keeps at most `count` records, of which it is one.
+    pub(super) fn insert(&mut self, place: usize, order: O, encoded: &[u8], count: usize) {
+        if count == 1 || self.len() == 0 {
+            self.records.clear();
+            self.records.reserve_exact(encoded.len());
+            self.records.extend_from_slice(encoded);
+            return;
         }
-        let start = place.checked_sub(1).map_or(0, |before| ends[before]);
-        records.extend_from_slice(encoded);
-        records[start..].rotate_right(encoded.len());
-        ends[place..].iter_mut().for_each(|end| *end += encoded.len());
-        ends.insert(place, start + encoded.len());
-        orders.insert(place, order);
+        let start = if place == self.len() { self.records.len() } else { self.begin(place) };
+        self.records.extend_from_slice(encoded);
+        self.records[start..].rotate_right(encoded.len());
+        self.begins[place.saturating_sub(1)..].iter_mut().for_each(|begin| *begin += encoded.len());
+        if place == 0 {
+            self.begins.insert(0, encoded.len());
+        } else {
+            self.begins.insert(place - 1, start);
+        }
+        if let Some(orders) = self.orders.get_mut() {
+            orders.insert(place, order);
+        }
+        self.truncate(count);
     }
 
-    /// Drops all but the best `count` records.
-    pub(super) fn truncate(&mut self, count: usize) {
+    /// Drops all but the best `count` records, at least two.
+    fn truncate(&mut self, count: usize) {
         if count < self.len() {
-            self.records.truncate(self.start(count));
-            self.ends.truncate(count);
+            self.records.truncate(self.begin(count));
+            self.begins.truncate(count - 1);
             if let Some(orders) = self.orders.get_mut() {
                 orders.truncate(count);
             }
@@ -86,14 +96,15 @@ impl<T: Record + ?Sized, O: Ord> Ranked<T, O> {
     /// Lends the record at a place, with its timestamp.
     #[inline]
     pub(super) fn with_record<R>(&self, place: usize, f: impl FnOnce(T::View<'_>, i64) -> R) -> R {
-        let mut reader = Reader::new(&self.records[self.start(place)..self.ends[place]]);
+        let mut reader = Reader::new(&self.records[self.begin(place)..]);
         let record =
             T::decode_within(&mut reader, |record, reader| i64::read(reader).map(|timestamp| f(record, timestamp)));
         record.flatten().expect("records are kept as they were encoded")
     }
 
-    fn start(&self, place: usize) -> usize {
-        place.checked_sub(1).map_or(0, |before| self.ends[before])
+    #[inline]
+    fn begin(&self, place: usize) -> usize {
+        place.checked_sub(1).map_or(0, |before| self.begins[before])
     }
 }
 
@@ -106,19 +117,24 @@ impl<T: Record + ?Sized, O> Value<'_> for Ranked<T, O> {
         let count = reader.count()?;
         let mut records = reader.clone();
         // A count that lies must not reserve more than the row could hold.
-        let mut ends = Vec::with_capacity(count.min(reader.remaining()));
-        for _ in 0..count {
+        let mut begins = Vec::with_capacity(count.saturating_sub(1).min(reader.remaining()));
+        for place in 0..count {
+            if 0 < place {
+                begins.push(records.remaining() - reader.remaining());
+            }
             Pair::<T, i64>::decode_within(reader, |_, _| ())?;
-            ends.push(records.remaining() - reader.remaining());
         }
-        let records = records.bytes(ends.last().copied().unwrap_or(0))?.to_owned();
-        let orders = if ends.is_empty() { OnceCell::from(Vec::new()) } else { OnceCell::new() };
-        Ok(Self { records, ends, orders, _record: PhantomData })
+        let records = records.bytes(records.remaining() - reader.remaining())?.to_owned();
+        Ok(Self { records, begins, orders: OnceCell::new(), _record: PhantomData })
     }
 
     fn write(&self, out: &mut Vec<u8>) {
-        u32::try_from(self.ends.len()).expect("fewer records are kept").write(out);
+        u32::try_from(self.len()).expect("fewer records are kept").write(out);
         out.extend_from_slice(&self.records);
+    }
+
+    fn weigh(&self, _: &mut Vec<u8>) -> usize {
+        4 + self.records.len()
     }
 }
 

@@ -103,7 +103,7 @@ where
         let order = move |record: T::Ref<'_>, _: i64| order(record);
         let count = self.count as usize;
         let ranking = Rc::new(Ranking { order, count, last_wins: false, needs_timestamp: false, results, emit });
-        let states = records_state::<Ranked<T, O>>(time_to_live);
+        let states = records_state::<Ranked<T, O>>(time_to_live, results);
         self.keyed.keyed_operator((NAME, KIND), states, move |selector, states| {
             RankFunction::<T, K, S, O, _, _>::new(selector, Rc::clone(&ranking), states, time_to_live)
         })

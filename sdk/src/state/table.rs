@@ -322,6 +322,13 @@ impl<E: Default> Table<E> {
         self.vacant.push(place);
     }
 
+    /// Removes all entries, which nobody knows any more.
+    pub(super) fn clear(&mut self) {
+        self.stats.bytes.set(0);
+        self.stats.entries.set(0);
+        *self = Self::new(self.bytes_max, self.is_complete, Rc::clone(&self.stats));
+    }
+
     /// True if entries should leave.
     #[inline]
     pub(super) fn is_over(&self) -> bool {

@@ -281,6 +281,52 @@ impl<V: Owned> ValueCache<V> {
         self.send();
     }
 
+    /// Takes values out of the state at its end, whatever their keys: those in the cache if
+    /// `entries` has none, otherwise these, which the host has forgotten. Hands each with its
+    /// encoded key to `take`.
+    pub(crate) fn take(&mut self, entries: &[u8], mut take: impl FnMut(&[u8], V)) {
+        if entries.is_empty() {
+            return self.take_cached(take);
+        }
+        let mut entries = Reader::new(entries);
+        while 0 < entries.remaining() && !current::failed() {
+            let [key, _, value] =
+                std::array::from_fn(|_| read_counted(&mut entries).expect("an entry that is handed over is whole"));
+            let value = match self.time_to_live {
+                None => Some(value),
+                Some(_) => match self.state.read_end::<V>(value) {
+                    Some((end, value)) if self.clock.now() < end => Some(value),
+                    Some(_) | None => None,
+                },
+            };
+            if let Some(value) = value.and_then(|value| self.state.decode(value)) {
+                take(key, value);
+            }
+        }
+    }
+
+    fn take_cached(&mut self, mut take: impl FnMut(&[u8], V)) {
+        self.begin_batch();
+        let Self { table, writes, state, ends, time_to_live, clock, .. } = self;
+        for (place, entry) in table.places_mut() {
+            if entry.is_in_host {
+                entry.key.write(&mut writes.bytes);
+                write_absent(&mut writes.bytes);
+                writes.count += 1;
+                if writes.is_full() {
+                    writes.send(|count, bytes| host::put_many(state.index, count, bytes));
+                }
+            }
+            if let Some(value) = entry.content.take()
+                && (time_to_live.is_none() || clock.now() < ends[place])
+            {
+                take(entry.key.key(), value);
+            }
+        }
+        table.clear();
+        self.send();
+    }
+
     /// What the cache did so far.
     #[cfg(test)]
     pub(super) fn stats(&self) -> &CacheStats {

@@ -87,6 +87,11 @@ impl KeyBytes {
         self.bytes().split_at(self.key_length as usize)
     }
 
+    /// The encoded key.
+    pub(super) fn key(&self) -> &[u8] {
+        self.split().0
+    }
+
     #[inline]
     pub(super) fn is(&self, key: &[u8], namespace: &[u8]) -> bool {
         if namespace.is_empty() {

@@ -557,6 +557,9 @@ impl TestHarness {
             match segment {
                 Some(index) => {
                     self.fire_timers(index, TimeDomain::EventTime, watermark)?;
+                    if watermark == i64::MAX {
+                        self.take_state(index)?;
+                    }
                     self.call(index, |segment| segment.process_watermark(watermark))?;
                 }
                 None => self.watermarks.entry(target).or_default().push(watermark),
@@ -575,6 +578,25 @@ impl TestHarness {
     fn fire_timers(&mut self, index: usize, domain: TimeDomain, time: i64) -> Result<()> {
         while let Some((_, timers)) = host::take_due_timers(index, domain, time, TIMERS_MAX) {
             self.call(index, |segment| segment.fire_timers(domain, time, &timers))?;
+        }
+        Ok(())
+    }
+
+    /// Hands over the state that a segment takes when event time has ended.
+    fn take_state(&mut self, index: usize) -> Result<()> {
+        let head = self.segments[index].nodes[0];
+        let states = &self.declaration.nodes[head as usize - 1].states;
+        let taken: Vec<u32> =
+            (0..).zip(states).filter(|(_, state)| state.taken_at_end).map(|(state, _)| state).collect();
+        for state in taken {
+            self.call(index, |segment| segment.take_state(&[]))?;
+            loop {
+                let entries = host::take_entries(index, state, TIMERS_MAX);
+                if entries.is_empty() {
+                    break;
+                }
+                self.call(index, |segment| segment.take_state(&entries))?;
+            }
         }
         Ok(())
     }

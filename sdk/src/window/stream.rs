@@ -211,7 +211,9 @@ impl<T: Record + ?Sized> Evaluation<T> for DefaultTrigger {
             }
             Some(WindowKind::Aligned(windows)) => Some(windows),
         };
-        let states = vec![state::<A::State>(CONTENTS, StateKind::Aggregating)];
+        let taken_at_end = windows.is_none();
+        let contents = StateDeclaration { taken_at_end, ..state::<A::State>(CONTENTS, StateKind::Aggregating) };
+        let states = vec![contents];
         stream.operator((name, KIND), states, move |input, states| TumblingWindows {
             input,
             windows: WindowOf::new(windows),

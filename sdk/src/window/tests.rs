@@ -90,6 +90,7 @@ struct Running {
     graph: SharedGraph,
     context: OperatorContext,
     segment: Segment,
+    takes_state: bool,
 }
 
 impl Running {
@@ -134,7 +135,7 @@ impl Running {
             state_value_bytes_max: 16 << 20,
         };
         let segment = Segment::open(&graph.borrow(), &context).map_err(|error| error.to_string()).expect("opens");
-        Self { graph, context, segment }
+        Self { graph, context, segment, takes_state: node.states[0].taken_at_end }
     }
 
     /// As after a failure: another instance, whose state is what the host has.
@@ -171,6 +172,16 @@ impl Running {
     fn fire(&mut self, domain: TimeDomain, (time, due): (i64, i64), batch_max: usize) {
         while let Some((_, timers)) = host::take_due_timers(0, domain, due, batch_max) {
             self.segment.fire_timers(domain, time, &timers).expect("fires");
+        }
+        if (domain, time) == (TimeDomain::EventTime, i64::MAX) && self.takes_state {
+            self.segment.take_state(&[]).expect("takes");
+            loop {
+                let entries = host::take_entries(0, 0, batch_max);
+                if entries.is_empty() {
+                    break;
+                }
+                self.segment.take_state(&entries).expect("takes");
+            }
         }
     }
 

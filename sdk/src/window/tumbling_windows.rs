@@ -1,5 +1,6 @@
 //! Windows that do not overlap, aggregated: one entry for each key and window, and one
-//! timer at a time for it.
+//! timer at a time for it. All of time as one window has no timers: at its end the host
+//! hands over the state.
 
 use super::{
     TimeWindow,
@@ -94,7 +95,7 @@ where
             return current::reject(current::node(), &error);
         }
         let has_passed = input.time.has_passed(window);
-        if is_new {
+        if is_new && window != TimeWindow::GLOBAL {
             let (end, cleanup_time) = (window.max_timestamp(), input.time.cleanup_time(window));
             if !has_passed {
                 input.time.register(end, hash, &input.key, &namespace);
@@ -125,6 +126,13 @@ where
         if timestamp == cleanup_time {
             *contents.value(slot) = None;
         }
+    }
+
+    fn take_state(&mut self, entries: &[u8], out: &mut Collector<U>) {
+        let Self { fold, emit, contents, .. } = self;
+        contents.take(entries, |key, content| {
+            emit_result::<K, _, _>(emit, key, TimeWindow::GLOBAL, fold.result(&content), out);
+        });
     }
 
     fn flush_state(&mut self) {

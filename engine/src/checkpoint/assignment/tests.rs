@@ -32,7 +32,14 @@ fn connector() -> ConnectorSpec {
 }
 
 fn declaration(name: &str, kind: StateKind, value_type: &str) -> StateDeclaration {
-    StateDeclaration { name: name.into(), kind, value_type: value_type.into(), map_key_type: None, time_to_live: None }
+    StateDeclaration {
+        name: name.into(),
+        kind,
+        value_type: value_type.into(),
+        map_key_type: None,
+        time_to_live: None,
+        taken_at_end: false,
+    }
 }
 
 /// An operator of node `number`, named "op-number", keyed by u32 with a value of type u64.

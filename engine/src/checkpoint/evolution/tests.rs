@@ -11,6 +11,7 @@ fn state(value_type: &str) -> StateDeclaration {
         value_type: value_type.into(),
         map_key_type: None,
         time_to_live: None,
+        taken_at_end: false,
     }
 }
 

@@ -147,6 +147,7 @@ fn stateful_operators_share_the_memory_of_their_slot() {
             value_type: "u8".to_owned(),
             map_key_type: None,
             time_to_live: None,
+            taken_at_end: false,
         });
     }
     program.at(other).slot_sharing_group = Some("apart".to_owned());

@@ -289,6 +289,7 @@ fn states_are_checked() {
         value_type: "u64".to_owned(),
         map_key_type: map_key_type.map(str::to_owned),
         time_to_live: None,
+        taken_at_end: false,
     };
     check(
         |program| {

@@ -88,6 +88,13 @@ pub trait GuestSegment {
     /// Returns how the guest failed.
     fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError>;
 
+    /// Event time has ended and all its timers have fired: hands over the next of the state
+    /// that the first operator takes then. Returns false if there was none.
+    ///
+    /// # Errors
+    /// Returns how the guest failed.
+    fn take_state(&mut self) -> Result<bool, GuestError>;
+
     /// When the next processing-time timer is to be fired.
     fn next_processing_time(&self) -> Option<Timestamp>;
 

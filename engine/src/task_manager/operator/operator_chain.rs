@@ -461,6 +461,9 @@ impl OperatorChain {
                 }
                 if let ValveOutput::Watermark(watermark) = combined {
                     while self.fire_timers(to.node, TimeDomain::EventTime, watermark, backpressure)? {}
+                    if watermark == Timestamp::MAX {
+                        while self.take_state(to.node, backpressure)? {}
+                    }
                 }
                 let NodeKind::Segment(segment) = &mut self.nodes[to.node].kind else { continue };
                 let processed = match combined {
@@ -484,6 +487,17 @@ impl OperatorChain {
     ) -> Result<bool, OperatorError> {
         let NodeKind::Segment(segment) = &mut self.nodes[place].kind else { return Ok(false) };
         if !segment.fire_timers(domain, time).map_err(|error| self.guest_failed(error, None))? {
+            return Ok(false);
+        }
+        self.drain(place, backpressure)?;
+        Ok(true)
+    }
+
+    /// Hands a node the next of its state that it takes when event time has ended. Returns
+    /// false if there was none.
+    fn take_state(&mut self, place: usize, backpressure: &mut dyn Backpressure) -> Result<bool, OperatorError> {
+        let NodeKind::Segment(segment) = &mut self.nodes[place].kind else { return Ok(false) };
+        if !segment.take_state().map_err(|error| self.guest_failed(error, None))? {
             return Ok(false);
         }
         self.drain(place, backpressure)?;
@@ -773,6 +787,7 @@ fn state_descriptors(node: &StreamNode) -> impl Iterator<Item = StateDescriptor>
             StateKind::Broadcast | StateKind::OperatorList | StateKind::OperatorUnionList => None,
         },
         has_time_to_live: state.time_to_live.is_some(),
+        taken_at_end: state.taken_at_end,
     })
 }
 

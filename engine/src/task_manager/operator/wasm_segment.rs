@@ -36,6 +36,10 @@ impl GuestSegment for Segment<Outputs> {
         self.fire_timers(domain, time)
     }
 
+    fn take_state(&mut self) -> Result<bool, GuestError> {
+        self.take_state()
+    }
+
     fn next_processing_time(&self) -> Option<Timestamp> {
         self.next_processing_time()
     }

@@ -105,6 +105,7 @@ fn states() -> Vec<StateDescriptor> {
         name: name.into(),
         shape,
         has_time_to_live,
+        taken_at_end: false,
     };
     vec![
         state("value", Some(StateShape::Value), false),

@@ -140,6 +140,7 @@ fn stream_node(node: &TestNode) -> StreamNode {
                 value_type: "bytes".to_owned(),
                 map_key_type: None,
                 time_to_live: None,
+                taken_at_end: false,
             }],
             _ => Vec::new(),
         },
@@ -579,6 +580,10 @@ impl GuestSegment for TestSegment {
             self.outputs.emit_watermark_status(output, status);
         }
         Ok(())
+    }
+
+    fn take_state(&mut self) -> Result<bool, GuestError> {
+        Ok(self.state.take_entries(&mut Vec::new()).unwrap().is_some())
     }
 
     fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError> {
