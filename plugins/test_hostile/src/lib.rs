@@ -152,6 +152,7 @@ fn states(node: u32) -> Vec<StateDeclaration> {
         value_type: "bytes".to_owned(),
         map_key_type: (kind == StateKind::Map).then(|| "bytes".to_owned()),
         time_to_live,
+        taken_at_end: false,
     };
     vec![
         state("value", StateKind::Value, None),
