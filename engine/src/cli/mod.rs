@@ -25,6 +25,7 @@ mod status;
 mod cancel;
 mod checkpoints;
 mod savepoint;
+mod state_export;
 mod stop;
 mod stored_job;
 mod logs;

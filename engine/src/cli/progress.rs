@@ -259,7 +259,7 @@ fn time_and_state(vertex: &VertexSnapshot) -> Vec<String> {
 }
 
 /// A time in UTC, for example "2026-11-30T04:05:06.789Z", or "end" for the end of event time.
-fn time_text(millis: i64) -> String {
+pub(crate) fn time_text(millis: i64) -> String {
     if millis == i64::MAX {
         return "end".to_owned();
     }

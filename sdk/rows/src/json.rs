@@ -28,8 +28,11 @@
 //! are refused, and a variant marked `*` takes any content.
 
 mod cursor;
+mod writer;
 
 use std::fmt;
+
+pub use writer::write_json;
 
 use crate::descriptor::TypeDescriptor;
 use cursor::{Cursor, Parsed};
