@@ -76,7 +76,7 @@ fn json_line(columns: &[Column], entry: &ExportedEntry, out: &mut String) {
             Column::Key => entry.key.clone(),
             Column::Window => match &entry.namespace {
                 Namespace::None => continue,
-                Namespace::Window(start, end) => json!({ "start": start, "end": end }).to_string(),
+                Namespace::Window(start, end) => format!("{{\"start\":{start},\"end\":{end}}}"),
                 Namespace::Other(bytes) => json!(hexadecimal(bytes)).to_string(),
             },
             Column::MapKey => entry.map_key.clone(),

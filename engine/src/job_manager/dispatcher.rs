@@ -45,7 +45,7 @@ use crate::{
             DispatcherError, DispatcherMessage, DispatcherRequest, DispatcherResponse, JobMasterFailed,
             JobStatusChanged, JobTerminated,
         },
-        job_details::{FailureEntry, JobDetails, JobOverview, TaskExecutorDetails, VertexDetails},
+        job_details::{Downtime, FailureEntry, JobDetails, JobOverview, Restart, TaskExecutorDetails, VertexDetails},
         job_master::{FailureCause, JobMasterMessage, Recoverability, SnapshotRequest, TakenSnapshot},
         resource_manager::ResourceManagerMessage,
         rpc::{Address, Endpoint, Envelope, Fence, Message},
@@ -937,7 +937,13 @@ pub(crate) fn details_of_graph(
         operators: vertex.operators.iter().map(|chained| (chained.node.id, chained.node.name.clone())).collect(),
         subtasks: Vec::new(),
     });
-    let root_failure = failure.map(|cause| FailureEntry { time: changed, cause, task_name: None, task_executor: None });
+    let root_failure = failure.map(|cause| FailureEntry {
+        time: changed,
+        cause,
+        task_name: None,
+        task_executor: None,
+        restart: Restart::None,
+    });
     JobDetails {
         job: graph.job_id,
         name: graph.name.clone(),
@@ -948,6 +954,7 @@ pub(crate) fn details_of_graph(
         configuration: graph.configuration.clone(),
         restart_strategy: "none: the JobMaster has not started".to_owned(),
         restarts: 0,
+        downtime: Downtime::default(),
         slot_shortage: None,
         failures: root_failure.iter().cloned().collect(),
         root_failure,

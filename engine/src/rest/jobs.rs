@@ -17,7 +17,7 @@ use crate::{
     },
     protocol::{
         dispatcher::{DispatcherError, DispatcherRequest},
-        job_details::{FailureEntry, JobDetails, JobOverview},
+        job_details::{FailureEntry, JobDetails, JobOverview, Restart},
         job_master::FailureCause,
     },
 };
@@ -162,7 +162,7 @@ pub(crate) async fn exceptions(State(state): State<Arc<RestState>>, params: Para
         })?;
         labels.push(label);
     }
-    Ok(Json(exceptions_value(&fetch(&state, &params).await?, most, &labels)))
+    Ok(Json(exceptions_value(&fetch(&state, &params).await?, most, &labels, state.now())))
 }
 
 /// Message and detail of a failure, as Flink's stack trace.
@@ -173,7 +173,11 @@ pub(crate) fn stack_trace(cause: &FailureCause) -> String {
     }
 }
 
-fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)]) -> Value {
+/// With a field that Flink's answers lack: in the entries of the history, whether tasks restarted because of it, when
+/// all tasks of the job ran again, and how many milliseconds after the failure.
+fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)], now: i64) -> Value {
+    let (_, end) = start_and_end(job);
+    let now = if end == NEVER { now } else { end };
     // The one label of a failure is its code.
     let wanted =
         |failure: &&FailureEntry| labels.iter().all(|(key, value)| *key == "code" && *value == failure.cause.code);
@@ -195,6 +199,7 @@ fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)]) -> V
                 "endpoint": place(failure),
                 "taskManagerId": place(failure),
                 "concurrentExceptions": [],
+                "restart": restart_value(failure, now),
             })
         })
         .collect();
@@ -218,6 +223,15 @@ fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)]) -> V
         "truncated": truncated,
         "exceptionHistory": { "entries": entries, "truncated": truncated },
     })
+}
+
+fn restart_value(failure: &FailureEntry, now: i64) -> Option<Value> {
+    let recovered = match failure.restart {
+        Restart::Recovered(recovered) => recovered.0,
+        Restart::UnderWay | Restart::None => NEVER,
+    };
+    let downtime = failure.downtime_ms(Timestamp(now))?;
+    Some(json!({ "recovered-timestamp": recovered, "downtime": downtime }))
 }
 
 pub(crate) async fn execution_result(State(state): State<Arc<RestState>>, params: Params) -> Answer {

@@ -23,6 +23,7 @@ use crate::{
         status::{ExecutionState, JobStatus},
     },
     protocol::{
+        job_details::Restart,
         job_master::{FailureCause, RESTORE_FAILURE, Recoverability},
         task_executor::TaskExecutorMessage,
     },
@@ -155,18 +156,19 @@ impl JobMaster {
             self.fail_job(cause, failed.first().copied(), now);
             return;
         }
-        let delay = match self.restart_strategy.on_failure(now) {
+        let (delay, consequence) = match self.restart_strategy.on_failure(now) {
             RestartDecision::Fail => {
                 self.fail_job(cause, failed.first().copied(), now);
                 return;
             }
             RestartDecision::Restart(delay) => {
                 self.restarts += 1;
-                delay
+                self.downtime.begin(now);
+                (delay, Consequence::TasksRestart)
             }
-            RestartDecision::Merge(delay) => delay,
+            RestartDecision::Merge(delay) => (delay, Consequence::JobGoesOn),
         };
-        let entry = self.record_failure(cause, failed.first().copied(), Consequence::JobGoesOn, now);
+        let entry = self.record_failure(cause, failed.first().copied(), consequence, now);
         self.root_failure = Some(entry);
         let vertices = self.to_restart(if is_global { &[] } else { failed });
         let from = self.checkpoints.latest().map_or_else(
@@ -279,6 +281,20 @@ impl JobMaster {
                 // Fresh attempts wait as SCHEDULED, so that the next restart takes them too.
                 self.schedule(vertices, now);
                 self.handle_global_failure(cause, now);
+            }
+        }
+    }
+
+    /// Notes when all tasks run again.
+    pub(super) fn note_recovery(&mut self, now: Timestamp) {
+        let running = self.graph.count(ExecutionState::Running) + self.graph.count(ExecutionState::Finished);
+        if self.downtime.since.is_none() || self.status != JobStatus::Running || running != self.graph.vertex_count() {
+            return;
+        }
+        self.downtime.end(now);
+        for failure in self.failures.iter_mut().chain(&mut self.root_failure) {
+            if failure.restart == Restart::UnderWay {
+                failure.restart = Restart::Recovered(now);
             }
         }
     }
