@@ -81,11 +81,13 @@ fn durations_of_a_checkpoint_are_true_figures() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
     let root = text(directory.path());
-    let (sync, write) = (120, 200);
-    // The first task that takes a snapshot is the source, the second one counts.
+    let (before_barrier, behind_barrier, write) = (90, 60, 150);
     let cluster = Cluster::start_with_failpoints(
         &["--slots", "1", "--allow-net", &address, "--allow-write", root],
-        &format!("task.snapshot.taken=delay({sync})@1;snapshot.write=delay({write})@2"),
+        &format!(
+            "task.snapshot.prepared=delay({before_barrier})@1+;task.snapshot.taken=delay({behind_barrier})@1+;\
+             snapshot.write=delay({write})@1+"
+        ),
     );
     let output = directory.path().join("out");
     let arguments = ["--socket", &address, "--output", text(&output), "--updates"];
@@ -104,10 +106,12 @@ fn durations_of_a_checkpoint_are_true_figures() {
     assert_eq!(tasks.len(), 2, "{checkpoint}");
     let [source, counts] = [tasks[0], tasks[1]].map(|task| &task["subtasks"][0]);
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} is no number"));
-    let [source_sync, counts_sync] = [source, counts].map(|subtask| number(&subtask["checkpoint"]["sync"]));
-    let [source_async, counts_async] = [source, counts].map(|subtask| number(&subtask["checkpoint"]["async"]));
-    assert!(sync <= source_sync && counts_sync < sync, "{checkpoint}");
-    assert!(write <= counts_async && source_async < write, "{checkpoint}");
+    for subtask in [source, counts] {
+        assert!(before_barrier + behind_barrier <= number(&subtask["checkpoint"]["sync"]), "{checkpoint}");
+        assert!(write <= number(&subtask["checkpoint"]["async"]), "{checkpoint}");
+    }
+    // The barrier had to wait in the source.
+    assert!(before_barrier <= number(&counts["start_delay"]) + ROUNDING, "{checkpoint}");
     let whole = |subtask: &Value| {
         let parts = [&subtask["start_delay"], &subtask["alignment"]["duration"]].map(number);
         let parts = parts.iter().sum::<u64>()

@@ -17,6 +17,7 @@ mod new;
 mod build;
 mod check;
 mod upgrade;
+mod takeover;
 mod doctor;
 mod wasm_target;
 mod cluster;

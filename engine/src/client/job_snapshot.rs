@@ -322,14 +322,15 @@ impl JobSnapshot {
     /// Adds the restarts that the answer to `GET /jobs/:jobid/exceptions` tells of; nothing if a field is missing.
     pub(crate) fn add_restarts(&mut self, exceptions: &Value) -> Option<()> {
         let entries = exceptions["exceptionHistory"]["entries"].as_array()?;
-        let restarts = entries.iter().filter(|entry| !entry["restart"].is_null()).map(|entry| {
+        let restarts = entries.iter().filter(|entry| !entry["failureLabels"]["downtime-ms"].is_null()).map(|entry| {
+            let labels = &entry["failureLabels"];
             Some(RestartSnapshot {
                 time: entry["timestamp"].as_i64()?,
                 code: entry["exceptionName"].as_str()?.to_owned(),
                 cause: entry["stacktrace"].as_str()?.lines().next().unwrap_or_default().to_owned(),
                 task: entry["taskName"].as_str().map(str::to_owned),
-                downtime_ms: entry["restart"]["downtime"].as_u64()?,
-                is_under_way: entry["restart"]["recovered-timestamp"].as_i64()? < 0,
+                downtime_ms: labels["downtime-ms"].as_str()?.parse().ok()?,
+                is_under_way: labels["recovered-timestamp"].is_null(),
             })
         });
         self.last_restarts = restarts.collect::<Option<_>>()?;

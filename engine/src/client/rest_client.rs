@@ -357,6 +357,15 @@ impl RestClient {
         self.answer("cancel the job", self.agent.patch(url).send_empty()).map(drop)
     }
 
+    /// Asks for a job to be cancelled unless it has completed a checkpoint.
+    ///
+    /// # Errors
+    /// Returns an error if the job is not known or has ended.
+    pub fn cancel_uncommitted(&self, job: JobId) -> Result<(), RestClientError> {
+        let url = format!("{}/v1/jobs/{job}?mode=cancel-uncommitted", self.url);
+        self.answer("cancel the job", self.agent.patch(url).send_empty()).map(drop)
+    }
+
     /// Submits a job with its plugin and artifacts.
     ///
     /// # Errors

@@ -348,7 +348,11 @@ impl Dispatcher {
         match request {
             DispatcherRequest::SubmitJob(graph) => self.submit_job(asker, graph, now),
             DispatcherRequest::CancelJob(job) => {
-                let response = self.cancel_job(job);
+                let response = self.cancel_job(job, JobMasterMessage::Cancel);
+                self.answer_result(&asker, response);
+            }
+            DispatcherRequest::CancelUncommitted(job) => {
+                let response = self.cancel_job(job, JobMasterMessage::CancelUncommitted);
                 self.answer_result(&asker, response);
             }
             DispatcherRequest::ListJobs => {
@@ -565,14 +569,14 @@ impl Dispatcher {
 
     // What clients ask.
 
-    fn cancel_job(&mut self, job: JobId) -> Result<(), DispatcherError> {
+    fn cancel_job(&mut self, job: JobId, cancel: JobMasterMessage) -> Result<(), DispatcherError> {
         match self.jobs.get_mut(&job) {
             Some(known) if known.phase != JobPhase::Terminating => {
                 if known.phase == JobPhase::Initializing {
                     known.overview.status = JobStatus::Canceling;
                 }
                 let job_master = known.job_master;
-                self.send_to_job_master(job, job_master, JobMasterMessage::Cancel);
+                self.send_to_job_master(job, job_master, cancel);
                 Ok(())
             }
             Some(known) => Err(DispatcherError::AlreadyEnded(job, known.overview.status)),
@@ -741,7 +745,7 @@ impl Dispatcher {
         self.phase = Phase::ShuttingDown { deadline: now.plus(SHUTDOWN_TIMEOUT) };
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         for job in jobs {
-            match self.cancel_job(job) {
+            match self.cancel_job(job, JobMasterMessage::Cancel) {
                 Ok(()) | Err(DispatcherError::AlreadyEnded(..)) => {}
                 Err(error) => tracing::warn!(%job, %error, "could not cancel the job"),
             }

@@ -173,12 +173,10 @@ pub(crate) fn stack_trace(cause: &FailureCause) -> String {
     }
 }
 
-/// With a field that Flink's answers lack: in the entries of the history, whether tasks restarted because of it, when
-/// all tasks of the job ran again, and how many milliseconds after the failure.
 fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)], now: i64) -> Value {
     let (_, end) = start_and_end(job);
     let now = if end == NEVER { now } else { end };
-    // The one label of a failure is its code.
+    // The one label that failures have in common is their code.
     let wanted =
         |failure: &&FailureEntry| labels.iter().all(|(key, value)| *key == "code" && *value == failure.cause.code);
     let matching: Vec<&FailureEntry> = job.failures.iter().filter(wanted).collect();
@@ -193,13 +191,12 @@ fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)], now:
                 "exceptionName": failure.cause.code,
                 "stacktrace": stack_trace(&failure.cause),
                 "timestamp": failure.time.0,
-                "failureLabels": { "code": failure.cause.code },
+                "failureLabels": labels_value(failure, now),
                 "taskName": task(failure),
                 "location": place(failure),
                 "endpoint": place(failure),
                 "taskManagerId": place(failure),
                 "concurrentExceptions": [],
-                "restart": restart_value(failure, now),
             })
         })
         .collect();
@@ -225,13 +222,17 @@ fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)], now:
     })
 }
 
-fn restart_value(failure: &FailureEntry, now: i64) -> Option<Value> {
-    let recovered = match failure.restart {
-        Restart::Recovered(recovered) => recovered.0,
-        Restart::UnderWay | Restart::None => NEVER,
-    };
-    let downtime = failure.downtime_ms(Timestamp(now))?;
-    Some(json!({ "recovered-timestamp": recovered, "downtime": downtime }))
+/// What is known of a failure beside Flink's fields. If tasks restarted because of it: milliseconds until all tasks
+/// ran again, or so far, and when they did.
+fn labels_value(failure: &FailureEntry, now: i64) -> Value {
+    let mut labels = json!({ "code": failure.cause.code });
+    if let Some(downtime) = failure.downtime_ms(Timestamp(now)) {
+        labels["downtime-ms"] = json!(downtime.to_string());
+    }
+    if let Restart::Recovered(recovered) = failure.restart {
+        labels["recovered-timestamp"] = json!(recovered.0.to_string());
+    }
+    labels
 }
 
 pub(crate) async fn execution_result(State(state): State<Arc<RestState>>, params: Params) -> Answer {
@@ -293,6 +294,8 @@ pub(crate) async fn terminate(
 ) -> Result<(StatusCode, Json<Value>), RestError> {
     match params.query("mode").unwrap_or("cancel") {
         "cancel" => cancel(State(state), params).await,
+        // Not one of Flink's.
+        "cancel-uncommitted" => cancel_with(&state, &params, DispatcherRequest::CancelUncommitted).await,
         "stop" => Err(RestError::new(
             StatusCode::PERMANENT_REDIRECT,
             "The termination mode \"stop\" has been removed. For an ungraceful shutdown, please use \"cancel\" \
@@ -306,6 +309,14 @@ pub(crate) async fn cancel(
     State(state): State<Arc<RestState>>,
     params: Params,
 ) -> Result<(StatusCode, Json<Value>), RestError> {
+    cancel_with(&state, &params, DispatcherRequest::CancelJob).await
+}
+
+async fn cancel_with(
+    state: &RestState,
+    params: &Params,
+    request: fn(JobId) -> DispatcherRequest,
+) -> Result<(StatusCode, Json<Value>), RestError> {
     if !state.services.configuration.get(&options::WEB_CANCEL) {
         return Err(RestError::new(
             StatusCode::FORBIDDEN,
@@ -314,7 +325,7 @@ pub(crate) async fn cancel(
     }
     let job: JobId = params.path_as("jobid")?;
     let accepted = (StatusCode::ACCEPTED, Json(json!({})));
-    match state.services.gateway.request(DispatcherRequest::CancelJob(job)).await {
+    match state.services.gateway.request(request(job)).await {
         Ok(_) | Err(DispatcherError::AlreadyEnded(_, JobStatus::Canceled)) => Ok(accepted),
         Err(error) => Err(error.into()),
     }

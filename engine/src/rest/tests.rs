@@ -802,8 +802,9 @@ fn failures_are_told_newest_first_and_filtered() {
     assert_eq!(answer["root-exception"], "\"Flat Map\" (1/2) panicked: <b>no</b>\nat lib.rs:3");
     assert_eq!(answer["exceptionHistory"]["entries"].as_array().map(Vec::len), Some(2));
     assert_eq!(answer["exceptionHistory"]["truncated"], false);
-    let restarts = |index: usize| answer["exceptionHistory"]["entries"][index]["restart"].clone();
-    assert_eq!([restarts(0), restarts(1)], [Value::Null, json!({ "recovered-timestamp": 330, "downtime": 250 })]);
+    let labels = |index: usize| answer["exceptionHistory"]["entries"][index]["failureLabels"].clone();
+    assert_eq!(labels(0), json!({ "code": "guest-panic" }));
+    assert_eq!(labels(1), json!({ "code": "guest-panic", "recovered-timestamp": "330", "downtime-ms": "250" }));
     let (_, answer) = fixture.get(&format!("{path}?maxExceptions=1"));
     assert_eq!(answer["exceptionHistory"]["entries"].as_array().map(Vec::len), Some(1));
     assert_eq!(answer["exceptionHistory"]["truncated"], true);
@@ -881,8 +882,12 @@ fn a_job_is_cancelled_by_both_paths() {
     assert_eq!(fixture.json("PATCH", &format!("/v1/jobs/{RUNNING}?mode=cancel"), ""), (202, json!({})));
     assert_eq!(fixture.json("PATCH", &format!("/jobs/{RUNNING}"), ""), (202, json!({})));
     assert_eq!(fixture.get(&format!("/jobs/{RUNNING}/yarn-cancel")), (202, json!({})));
+    let uncommitted = format!("/jobs/{RUNNING}?mode=cancel-uncommitted");
+    assert_eq!(fixture.json("PATCH", &uncommitted, ""), (202, json!({})));
+    let mut expected = vec![DispatcherRequest::CancelJob(RUNNING); 3];
+    expected.push(DispatcherRequest::CancelUncommitted(RUNNING));
     let asked = fixture.asked.lock().expect("no panic").clone();
-    assert_eq!(asked, vec![DispatcherRequest::CancelJob(RUNNING); 3]);
+    assert_eq!(asked, expected);
 }
 
 #[test]

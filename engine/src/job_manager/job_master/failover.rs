@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     Consequence, JobMaster, JobMasterError,
+    checkpoint_coordinator::CompletedCheckpoint,
     execution_graph::{
         VertexIndex,
         execution::{CancelEffect, cancel_effect},
@@ -335,6 +336,19 @@ impl JobMaster {
             | JobStatus::Canceled
             | JobStatus::Failed
             | JobStatus::Suspended => {}
+        }
+    }
+
+    /// Cancels the job if that was asked for in case that it has completed no checkpoint, once no checkpoint is about
+    /// to be complete.
+    pub(super) fn give_way(&mut self, now: Timestamp) {
+        if !self.gives_way || self.checkpoints.is_undecided() {
+            return;
+        }
+        self.gives_way = false;
+        let has_completed = |latest: &CompletedCheckpoint| !latest.metadata.kind.is_savepoint();
+        if !self.checkpoints.latest().is_some_and(has_completed) {
+            self.cancel(now);
         }
     }
 

@@ -172,6 +172,8 @@ pub struct JobMaster {
     /// Subtasks of pending restarts that none has taken up yet.
     waiting_for_restart: BTreeSet<VertexIndex>,
     cancel_retries: BTreeMap<VertexIndex, CancelRetry>,
+    /// To be cancelled unless it has completed a checkpoint.
+    gives_way: bool,
     restarts: u64,
     downtime: Downtime,
     root_failure: Option<FailureEntry>,
@@ -234,6 +236,7 @@ impl JobMaster {
             pending_restarts: Vec::new(),
             waiting_for_restart: BTreeSet::new(),
             cancel_retries: BTreeMap::new(),
+            gives_way: false,
             restarts: 0,
             downtime: Downtime::default(),
             root_failure: None,
@@ -413,6 +416,7 @@ impl JobMaster {
                 self.task_executor_lost(&id, &format!("TaskExecutor {id} disconnected: {reason}"), now);
             }
             JobMasterMessage::Cancel => self.cancel(now),
+            JobMasterMessage::CancelUncommitted => self.gives_way = true,
             JobMasterMessage::RequestDetails(number) => {
                 self.send_to_dispatcher(DispatcherMessage::JobDetails(number, self.details()));
             }
@@ -456,6 +460,7 @@ impl JobMaster {
         self.deploy_waiting_regions(now);
         self.run_checkpoints(now);
         self.note_recovery(now);
+        self.give_way(now);
         match self.status {
             // What is about to be stored must not outlive the decision what becomes of it.
             JobStatus::Running | JobStatus::Failing | JobStatus::Canceling if self.checkpoints.is_undecided() => {
@@ -717,6 +722,7 @@ impl JobMaster {
                 | JobMasterMessage::TaskExecutorHeartbeat(_)
                 | JobMasterMessage::DisconnectTaskExecutor(..)
                 | JobMasterMessage::Cancel
+                | JobMasterMessage::CancelUncommitted
                 | JobMasterMessage::RequestDetails(_)
                 | JobMasterMessage::Suspend(_) => true,
             },

@@ -1336,6 +1336,7 @@ fn every_kind_of_message_survives_the_wire() {
         }),
         JobMasterMessage::DisconnectTaskExecutor(id, "gone".to_owned()),
         JobMasterMessage::Cancel,
+        JobMasterMessage::CancelUncommitted,
         JobMasterMessage::RequestDetails(u64::MAX),
         JobMasterMessage::Suspend("lost".to_owned()),
     ] {
