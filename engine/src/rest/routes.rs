@@ -82,7 +82,7 @@ routes! {
     GET "/jobs/{jobid}/plugin" 200 Small [] program::plugin, "The plugin of a running job.";
     GET "/jobs/{jobid}/plan" 200 Small [] jobs::plan, "The job graph of a job.";
     GET "/jobs/{jobid}/config" 200 Small [] jobs::config, "Settings of a job.";
-    GET "/jobs/{jobid}/exceptions" 200 Small ["maxExceptions", "failureLabelFilter"] jobs::exceptions, "Failures of a job, the newest first.";
+    GET "/jobs/{jobid}/exceptions" 200 Small ["maxExceptions", "failureLabelFilter"] jobs::exceptions, "Failures of a job, the newest first; labels of those that made tasks restart tell until when, and the milliseconds.";
     GET "/jobs/{jobid}/execution-result" 200 Small [] jobs::execution_result, "How a job ended.";
     GET "/jobs/{jobid}/accumulators" 200 Small ["includeSerializedValue"] jobs::accumulators, "Accumulators of a job; there are none.";
     GET "/jobs/{jobid}/operators" 200 Small [] jobs::operators, "Watermarks, keyed state and timers of the operators of a job.";
