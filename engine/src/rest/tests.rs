@@ -256,13 +256,15 @@ async fn dispatcher(mut calls: mpsc::Receiver<ClientCall>, asked: Arc<Mutex<Vec<
                 DispatcherResponse::Refused(DispatcherError::DuplicateJob(RUNNING))
             }
             DispatcherRequest::SubmitJob(_) | DispatcherRequest::Shutdown => DispatcherResponse::Acknowledged,
-            DispatcherRequest::CancelJob(id) => match find(id).map(|job| job.status) {
-                None => unknown(id),
-                Some(status) if status.is_globally_terminal() => {
-                    DispatcherResponse::Refused(DispatcherError::AlreadyEnded(*id, status))
+            DispatcherRequest::CancelJob(id) | DispatcherRequest::CancelUncommitted(id) => {
+                match find(id).map(|job| job.status) {
+                    None => unknown(id),
+                    Some(status) if status.is_globally_terminal() => {
+                        DispatcherResponse::Refused(DispatcherError::AlreadyEnded(*id, status))
+                    }
+                    Some(_) => DispatcherResponse::Acknowledged,
                 }
-                Some(_) => DispatcherResponse::Acknowledged,
-            },
+            }
             DispatcherRequest::TakeSnapshot(_, SnapshotRequest::Savepoint(Some(location))) => {
                 DispatcherResponse::Snapshot(TakenSnapshot { checkpoint_id: 7, location: location.clone() })
             }
