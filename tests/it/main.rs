@@ -13,5 +13,6 @@ mod hostile;
 mod cluster;
 mod event_time;
 mod exactly_once;
+mod savepoints;
 mod operators;
 mod wire;

@@ -2,7 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use engine_tests::{await_file, check_failure, describe, engine, is_empty, plugin, run, sorted_rows, text};
+use serde_json::Value;
+
+use engine_tests::{Cluster, await_file, check_failure, describe, engine, is_empty, plugin, run, sorted_rows, text};
 
 const FIXED_DELAY: [&str; 6] = [
     "-D",
@@ -28,7 +30,40 @@ fn a_restarted_job_writes_each_row_once() {
     let mut expected: Vec<Vec<u8>> = (0..1000).map(|number| format!("{number}\n").into_bytes()).collect();
     expected.sort_unstable();
     assert!(sorted_rows(&output) == expected, "the output is not that of one attempt");
-    assert!(String::from_utf8_lossy(&finished.stderr).contains("3 restarts"), "{}", describe(&finished));
+    assert!(String::from_utf8_lossy(&finished.stderr).contains("3 restarts that cost "), "{}", describe(&finished));
+}
+
+#[test]
+fn restarts_are_told_with_cause_and_time() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let cluster = Cluster::start(&["--slots", "2", "--allow-write", text(directory.path())]);
+    let job = cluster.submit(
+        &[&["-p", "2"][..], &FIXED_DELAY].concat(),
+        "test_failing",
+        &["--panic-attempts", "2", "--output", text(&output)],
+    );
+    cluster.await_state(&job, "FINISHED");
+    let status = run(&["status", "-m", &cluster.url, "--output", "json", &job]);
+    let status: Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    assert_eq!(status["restarts"], 2);
+    let restarts = status["last-restarts"].as_array().expect("a list");
+    let mut lost = 0;
+    for (restart, attempt) in restarts.iter().zip([1, 0]) {
+        let cause = restart["cause"].as_str().expect("a line");
+        assert!(cause.contains(&format!("number 600 on attempt {attempt}")), "{cause}");
+        assert_eq!((&restart["code"], &restart["is-under-way"]), (&"guest-panic".into(), &false.into()));
+        // At least the delay.
+        let downtime = restart["downtime-ms"].as_u64().expect("a number");
+        assert!((10..60_000).contains(&downtime), "{downtime} ms");
+        lost += downtime;
+    }
+    assert_eq!((restarts.len(), status["downtime-ms"].as_u64()), (2, Some(lost)));
+    let shown = run(&["status", "-m", &cluster.url, &job]);
+    let shown = String::from_utf8(shown.stdout).expect("text");
+    let lines: Vec<&str> = shown.lines().filter(|line| line.starts_with("  restarted at ")).collect();
+    assert_eq!(lines.len(), 2, "{shown}");
+    assert!(lines.iter().all(|line| line.contains(", down for ") && line.contains("number 600")), "{shown}");
 }
 
 #[test]

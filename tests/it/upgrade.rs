@@ -1,9 +1,14 @@
 //! A running job is taken over by another version of its plugin.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Lines},
+    path::PathBuf,
+    process::{Child, ChildStderr, Command, Stdio},
+};
 
 use engine_tests::{
-    Cluster, check_failure, describe,
+    Cluster, check_failure, describe, engine,
     nexmark::{answer, parse},
     plugin, run, sorted_rows, text,
 };
@@ -83,7 +88,8 @@ fn a_version_with_one_more_column_takes_over() {
     assert!(told.contains("Carries over:") && told.contains("(uid counts)"), "{}", describe(&done));
     let successor = scene.job_in(&told);
     scene.cluster.await_state(&scene.job, "FINISHED");
-    scene.cluster.await_state(&successor, "FINISHED");
+    let ended = scene.cluster.await_state(&successor, "FINISHED");
+    assert_eq!(ended["name"], "test_upgrade", "the name stays, though the new plugin is called new.wasm");
     let rows = sorted_rows(&scene.path("out"));
     let new = rows.iter().filter(|row| row.ends_with(b",hot\n")).count();
     assert!(0 < new && new < rows.len(), "{new} of {} rows are of the new version", rows.len());
@@ -92,6 +98,25 @@ fn a_version_with_one_more_column_takes_over() {
         .expect("readable")
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     assert!(kept.into_iter().any(|name| name.starts_with("test_upgrade-") && name.ends_with(".wasm")));
+}
+
+#[test]
+fn versions_with_other_arguments_are_compared() {
+    let plugin = plugin("test_upgrade");
+    let check = |old: &[&str], version: &str| {
+        let command =
+            [&["check", "--upgrade-from", text(&plugin)], old, &[text(&plugin), "--version", version]].concat();
+        run(&[&command[..], &["--input", "in", "--output", "out"]].concat())
+    };
+    // The old one is planned with the same arguments, or with its own.
+    assert!(check(&[], "other-key").status.success());
+    let old = ["--old-args", "--version 1 --input 'i n' --output=out"];
+    let told = check(&old, "other-key");
+    assert_eq!(told.status.code(), Some(1), "{}", describe(&told));
+    assert!(String::from_utf8_lossy(&told.stdout).contains("its key was i64 and is string"), "{}", describe(&told));
+    assert!(check(&old, "2").status.success());
+    check_failure(&check(&["--old-args", "--version 9"], "2"), 2, &["the old version cannot be planned", "--old-args"]);
+    check_failure(&check(&["--old-args", "'--version"], "2"), 2, &["open quote"]);
 }
 
 #[test]
@@ -122,4 +147,85 @@ fn a_version_that_does_not_fit_leaves_the_job_alone() {
     let answer = scene.cluster.get(&format!("/jobs/{}", scene.job));
     assert!(answer["state"] == "RUNNING" || answer["state"] == "FINISHED", "{answer}");
     assert_eq!(scene.cluster.get("/jobs")["jobs"].as_array().map(Vec::len), Some(1), "another job was started");
+}
+
+/// Interrupts a process, as Ctrl-C does.
+fn interrupt(process: &Child) {
+    let sent = Command::new("sh").args(["-c", &format!("kill -INT {}", process.id())]).status();
+    assert!(sent.expect("there is a shell").success());
+}
+
+/// Reads what a process says, up to a line with `part`; returns all of it.
+fn read_until(lines: &mut impl Iterator<Item = std::io::Result<String>>, part: &str) -> String {
+    let mut said = String::new();
+    for line in lines {
+        let line = line.expect("text");
+        let is_last = line.contains(part);
+        said.push_str(&line);
+        said.push('\n');
+        if is_last {
+            return said;
+        }
+    }
+    panic!("{part:?} was not said, but {said}");
+}
+
+/// An upgrade whose new version needs more slots than there are, and what it says.
+fn upgrade_without_slots(scene: &Scene) -> (Child, Lines<BufReader<ChildStderr>>) {
+    let new = scene.path("new.wasm");
+    fs::copy(plugin("test_upgrade"), &new).expect("writable");
+    let [input, output, savepoints] = ["events", "out", "savepoints"].map(|name| scene.path(name));
+    let mut upgrade = engine()
+        .args(["upgrade", "-m", &scene.cluster.url, "--savepoint", text(&savepoints)])
+        // There are eight.
+        .args(["-p", "9", &scene.job, text(&new), "--version", "2"])
+        .args(["--input", text(&input), "--output", text(&output), "--rate", RATE])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the engine starts");
+    let lines = BufReader::new(upgrade.stderr.take().expect("it is piped")).lines();
+    (upgrade, lines)
+}
+
+#[test]
+fn an_upgrade_that_waits_for_slots_says_so_and_gives_way_when_it_is_interrupted() {
+    let scene = Scene::new();
+    let (mut upgrade, mut lines) = upgrade_without_slots(&scene);
+    let said = read_until(&mut lines, "waiting for 9 slots, 8 are available: ");
+    // The command that starts the old version again came before the job was touched, and with the savepoint after.
+    let kept = said.split("its plugin ").nth(1).and_then(|rest| rest.split(';').next()).expect("it is said");
+    for savepoint in ["SAVEPOINT".to_owned(), format!("{}/savepoint-", text(&scene.path("savepoints")))] {
+        let command = format!("engine submit -m {} --detached --from-savepoint {savepoint}", scene.cluster.url);
+        assert!(said.contains(&command), "{said}");
+    }
+    assert!(said.contains(&format!("{kept} --version 1 --input {}", text(&scene.path("events")))), "{said}");
+    interrupt(&upgrade);
+    let said = read_until(&mut lines, "goes on from the savepoint as job ");
+    assert!(said.contains("giving the upgrade up"), "{said}");
+    assert_eq!(upgrade.wait().expect("it ends").code(), Some(130));
+    let old_again = scene.job_in(&said);
+    let ended = scene.cluster.await_state(&old_again, "FINISHED");
+    assert_eq!(ended["name"], scene.cluster.get(&format!("/jobs/{}", scene.job))["name"]);
+    scene.check();
+}
+
+#[test]
+fn the_printed_command_starts_the_old_version_after_the_upgrade_was_killed() {
+    let scene = Scene::new();
+    let (mut upgrade, mut lines) = upgrade_without_slots(&scene);
+    let said = read_until(&mut lines, "was submitted with JobID ");
+    upgrade.kill().and_then(|()| upgrade.wait()).expect("it ends");
+    // The new version has no slots, and so no checkpoint.
+    let successor = scene.job_in(&said);
+    assert!(run(&["cancel", "-m", &scene.cluster.url, &successor]).status.success());
+    scene.cluster.await_state(&successor, "CANCELED");
+    let command = said.split("it is started again by: engine ").nth(1).expect("it was said");
+    let command =
+        format!("{} {}", text(&engine_tests::built("release/engine")), command.lines().next().expect("a line"));
+    let started = Command::new("sh").args(["-c", &command]).output().expect("there is a shell");
+    assert!(started.status.success(), "{command}: {}", describe(&started));
+    let old_again = String::from_utf8_lossy(&started.stdout).trim().to_owned();
+    scene.cluster.await_state(&old_again, "FINISHED");
+    scene.check();
 }

@@ -152,7 +152,20 @@ impl Cluster {
     /// # Panics
     /// Panics if it does not say where REST is served.
     pub fn start(arguments: &[&str]) -> Self {
+        Self::spawn(engine(), arguments)
+    }
+
+    /// Starts a cluster in which failpoints do what `failpoints` says.
+    ///
+    /// # Panics
+    /// As [`Cluster::start`].
+    pub fn start_with_failpoints(arguments: &[&str], failpoints: &str) -> Self {
         let mut command = engine();
+        command.arg("--failpoints").env("ENGINE_FAILPOINTS", failpoints);
+        Self::spawn(command, arguments)
+    }
+
+    fn spawn(mut command: Command, arguments: &[&str]) -> Self {
         command.args(["cluster", "--port", "0", "--output", "json", "--log-level", "error"]).args(arguments);
         let process = command.stdout(Stdio::piped()).spawn().expect("the engine starts");
         // From here on, the process ends with this.

@@ -112,9 +112,8 @@ impl SnapshotLocation {
     pub fn resolve(path: &str) -> (Self, Option<CheckpointId>) {
         let path = path.strip_prefix("file://").unwrap_or(path).trim_end_matches('/');
         let path = path.strip_suffix("/_metadata").unwrap_or(path);
-        if let Some((directory, name)) = path.rsplit_once('/')
-            && let Some(Ok(id)) = name.strip_prefix("chk-").map(str::parse)
-        {
+        let (directory, name) = path.rsplit_once('/').unwrap_or((".", path));
+        if let Some(Ok(id)) = name.strip_prefix("chk-").map(str::parse) {
             return (Self(directory.to_owned()), Some(id));
         }
         (Self(path.to_owned()), None)
@@ -191,6 +190,7 @@ mod tests {
             (location.0, id)
         };
         assert_eq!(resolve("/a/job/chk-7"), ("/a/job".to_owned(), Some(7)));
+        assert_eq!(resolve("chk-7"), (".".to_owned(), Some(7)));
         assert_eq!(resolve("/a/job/chk-7/_metadata"), ("/a/job".to_owned(), Some(7)));
         assert_eq!(resolve("file:///a/job/chk-7/"), ("/a/job".to_owned(), Some(7)));
         assert_eq!(resolve("/a/savepoint-012345-6789/"), ("/a/savepoint-012345-6789".to_owned(), None));

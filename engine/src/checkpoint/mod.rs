@@ -8,6 +8,7 @@
 mod assignment;
 mod compatibility;
 mod evolution;
+mod export;
 mod metadata_format;
 mod storage;
 mod shared_state_registry;
@@ -20,6 +21,7 @@ pub use self::{
     assignment::{AssignmentError, JobRestore, assign_state},
     compatibility::{Compatibility, Fate, OperatorSchema, ProgramSchema, StateFate},
     evolution::{Evolution, StateConversion, conversions, convert_section, evolution},
+    export::{Column, ExportError, ExportedEntry, Namespace, StateExport},
     shared_state_registry::SharedStateRegistry,
     storage::{CheckpointStorage, CheckpointStorageError},
 };

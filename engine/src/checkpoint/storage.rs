@@ -8,6 +8,7 @@ use std::{
     collections::BTreeSet,
     fmt, fs,
     io::{self, Write},
+    ops::Range,
     path::PathBuf,
     sync::Arc,
 };
@@ -351,6 +352,21 @@ impl CheckpointStorage {
     /// Returns the first one that is missing or damaged.
     pub fn verify(&self, metadata: &CheckpointMetadata) -> Result<(), CheckpointStorageError> {
         metadata.files().collect::<BTreeSet<_>>().into_iter().try_for_each(|file| self.verify_file(file))
+    }
+
+    /// The errors of those files that are missing or damaged.
+    pub fn broken_files<'f>(&self, files: impl Iterator<Item = &'f StateFile>) -> Vec<CheckpointStorageError> {
+        files.collect::<BTreeSet<_>>().into_iter().filter_map(|file| self.verify_file(file).err()).collect()
+    }
+
+    /// Reads some bytes of a file that was verified.
+    ///
+    /// # Errors
+    /// Returns an error if it is not there, or is shorter.
+    pub fn read_range(&self, file: &StateFile, range: Range<u64>) -> Result<Bytes, CheckpointStorageError> {
+        let path = self.path(&file.path)?;
+        let read = self.runtime(&file.path)?.block_on(self.store.get_range(&path, range));
+        read.map_err(|error| self.error("read", &file.path, &error))
     }
 
     fn verify_file(&self, file: &StateFile) -> Result<(), CheckpointStorageError> {

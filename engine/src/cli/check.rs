@@ -13,7 +13,7 @@ use crate::{
     client::{
         ClientError,
         grants::Site,
-        program::{Program, read_plugin},
+        program::{Program, read_plugin, split_args},
     },
     graph::job_graph::JobGraph,
     wasm::{PluginRuntime, PluginRuntimeConfig},
@@ -24,19 +24,24 @@ use crate::{
 #[command(
     override_usage = "engine check [OPTIONS] PLUGIN [PROGRAM ARGUMENTS]...",
     after_help = "With --upgrade-from or --savepoint, says what of the state would carry over to the plugin, what would \
-        be lost, and what would not fit; exit code 1 if something would be lost or not fit.\n\n\
+        be lost, and what would not fit; exit code 1 if something would be lost or not fit. Both versions are \
+        planned with the arguments behind the plugin, unless --old-args gives those of the old one.\n\n\
         Examples:\n  \
         engine check words.wasm\n  \
         engine check words.wasm --input access.log --output counts\n  \
         engine check --upgrade-from words-1.wasm words-2.wasm --input access.log --output counts\n  \
+        engine check --upgrade-from words-1.wasm --old-args '--input access.log' words-2.wasm --lines access.log\n  \
         engine check --savepoint /savepoints/savepoint-1f9d3a-7c1d words-2.wasm --input access.log --output counts"
 )]
 pub(crate) struct CheckOptions {
     #[command(flatten)]
     program: submit::ProgramOptions,
-    /// The version whose state the plugin is to take over; planned with the same arguments.
+    /// The version whose state the plugin is to take over; planned with the same arguments, unless there are --old-args.
     #[arg(long, value_name = "PLUGIN", conflicts_with = "savepoint")]
     upgrade_from: Option<PathBuf>,
+    /// Arguments of the old version's program, if it takes others; split at blanks outside of quotes.
+    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true, requires = "upgrade_from")]
+    old_args: Option<String>,
     /// The savepoint or checkpoint that the plugin is to go on from.
     #[arg(long, value_name = "PATH")]
     savepoint: Option<String>,
@@ -61,9 +66,21 @@ pub(crate) fn run(check: &CheckOptions, global: &GlobalOptions) -> Outcome {
     let mut misfit = None;
     let old_schema = match (&check.upgrade_from, &check.savepoint) {
         (Some(old), _) => {
-            let mut old_and_args = check.plugin_and_args.clone();
-            old_and_args[0] = old.to_string_lossy().into_owned();
-            ProgramSchema::from(&check.plan(&old_and_args, &configuration, &plugins)?)
+            let args = match &check.old_args {
+                None => check.plugin_and_args[1..].to_vec(),
+                Some(text) => split_args(text)
+                    .map_err(|problem| CliError::usage(anyhow::anyhow!("--old-args {text}: {problem}")))?,
+            };
+            let old_and_args = [vec![old.to_string_lossy().into_owned()], args].concat();
+            let planned = check.plan(&old_and_args, &configuration, &plugins).map_err(|error| match error {
+                CliError::Usage(error) => {
+                    let what =
+                        "the old version cannot be planned; if its program takes other arguments, give --old-args";
+                    CliError::Usage(error.context(what))
+                }
+                other => other,
+            })?;
+            ProgramSchema::from(&planned)
         }
         (None, path) => {
             let location = SnapshotLocation(path.clone().unwrap_or_default());

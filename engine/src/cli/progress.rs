@@ -19,6 +19,8 @@ const TERMINAL_INTERVAL: Duration = Duration::from_secs(1);
 const PIPE_INTERVAL: Duration = Duration::from_secs(10);
 /// Vertices that are shown on a terminal; the rest is counted.
 const SHOWN_VERTICES_MAX: usize = 12;
+/// Restarts of which the cause is shown.
+const SHOWN_RESTARTS_MAX: usize = 5;
 /// Characters of a vertex's name.
 const NAME_CHARS_MAX: usize = 40;
 
@@ -212,9 +214,28 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
         grouped(snapshot.rejected_rows()),
         grouped(snapshot.restarts)
     ));
+    if 0 < snapshot.restarts {
+        text.push_str(&format!(" that cost {}", duration_text(snapshot.downtime_ms)));
+    }
     if 0 < snapshot.dropped_log_lines() {
         let count = grouped(snapshot.dropped_log_lines());
         text.push_str(&format!(", {count} log lines of the plugin dropped (above sandbox.log.bytes-per-second)"));
+    }
+    text
+}
+
+/// The last restarts, a line each: when, how long it took until all tasks ran again, and why.
+pub(crate) fn restarts(snapshot: &JobSnapshot) -> String {
+    let mut text = String::new();
+    for restart in snapshot.last_restarts.iter().take(SHOWN_RESTARTS_MAX) {
+        let time = time_text(restart.time);
+        let downtime = duration_text(restart.downtime_ms);
+        let down = if restart.is_under_way { "down since, for " } else { "down for " };
+        text.push_str(&format!("\n  restarted at {time}, {down}{downtime}: "));
+        if let Some(task) = &restart.task {
+            text.push_str(&format!("task {}: ", shortened(task)));
+        }
+        text.push_str(&restart.cause);
     }
     text
 }
@@ -259,7 +280,7 @@ fn time_and_state(vertex: &VertexSnapshot) -> Vec<String> {
 }
 
 /// A time in UTC, for example "2026-11-30T04:05:06.789Z", or "end" for the end of event time.
-fn time_text(millis: i64) -> String {
+pub(crate) fn time_text(millis: i64) -> String {
     if millis == i64::MAX {
         return "end".to_owned();
     }
@@ -295,6 +316,8 @@ pub(crate) fn summary_json(snapshot: &JobSnapshot) -> Value {
         "status": snapshot.status,
         "duration-ms": snapshot.duration_ms,
         "restarts": snapshot.restarts,
+        "downtime-ms": snapshot.downtime_ms,
+        "last-restarts": snapshot.last_restarts,
         "slots-awaited": snapshot.slot_shortage.map(|shortage| shortage.needed),
         "slots-available": snapshot.slot_shortage.and_then(|shortage| shortage.available),
         "rejected-rows": snapshot.rejected_rows(),

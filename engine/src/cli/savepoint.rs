@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::{CliError, GlobalOptions, JobManagerOption, Outcome, Output, checkpoints::bytes_text, list};
+use super::{CliError, GlobalOptions, JobManagerOption, Outcome, Output, checkpoints::bytes_text, list, state_export};
 use crate::{
     base::stream_element::{SnapshotKind, SnapshotLocation},
-    checkpoint::{CheckpointMetadata, CheckpointStorage, FinishedState, OperatorState, OperatorSubtaskState},
+    checkpoint::{
+        CheckpointMetadata, CheckpointStorage, FinishedState, OperatorState, OperatorSubtaskState, StateExport,
+    },
+    graph::stream_graph::StateDeclaration,
 };
 
 /// `engine savepoint`.
@@ -19,6 +22,7 @@ use crate::{
     after_help = "Without a directory the savepoint is written below execution.checkpointing.savepoint-dir.\n\n\
         Examples:\n  engine savepoint 1f0c /data/savepoints\n  \
         engine savepoint inspect /data/savepoints/savepoint-1f0c6b-0123456789ab\n  \
+        engine savepoint inspect --state counts/count /data/savepoints/savepoint-1f0c6b-0123456789ab\n  \
         engine savepoint dispose /data/savepoints/savepoint-1f0c6b-0123456789ab"
 )]
 pub(crate) struct SavepointOptions {
@@ -35,8 +39,22 @@ pub(crate) struct SavepointOptions {
 
 #[derive(Debug, Subcommand)]
 enum SavepointAction {
-    /// Shows operators, states, types and sizes of a savepoint or checkpoint on this machine.
+    /// Shows operators, states, types and sizes of a savepoint or checkpoint on this machine, or the content of a state.
+    #[command(
+        after_help = "With --state or --timers each entry is a line: comma-separated values below their names, or \
+        with --output json an object, in which times are milliseconds since the Unix epoch. Entries come in no \
+        particular order. No more than one key group is kept in memory.\n\n\
+        Examples:\n  \
+        engine savepoint inspect savepoints/savepoint-1f0c6b-0123456789ab\n  \
+        engine savepoint inspect --state counts/count --output json checkpoints/1f0c6b/chk-17 | sort"
+    )]
     Inspect {
+        /// Prints the entries of a state: the operator's uid, id or name, a slash, and the state's name.
+        #[arg(long, value_name = "OPERATOR/STATE", conflicts_with = "timers")]
+        state: Option<String>,
+        /// Prints the timers of an operator, by its uid, id or name.
+        #[arg(long, value_name = "OPERATOR")]
+        timers: Option<String>,
         /// Directory of a savepoint, or of a checkpoint (…/chk-N).
         path: PathBuf,
     },
@@ -51,7 +69,18 @@ enum SavepointAction {
 
 pub(crate) fn run(savepoint: &SavepointOptions, global: &GlobalOptions) -> Outcome {
     match &savepoint.action {
-        Some(SavepointAction::Inspect { path }) => inspect(path, global),
+        Some(SavepointAction::Inspect { state, timers, path }) => {
+            super::logging::start(global, "warn", None)?;
+            let (location, id) = SnapshotLocation::resolve(&path.to_string_lossy());
+            let storage = CheckpointStorage::open(location).map_err(CliError::failed)?;
+            let metadata = storage.load_metadata(id).map_err(CliError::failed)?;
+            let export = match (state, timers) {
+                (Some(state), _) => StateExport::of_state(&storage, &metadata, state),
+                (None, Some(operator)) => StateExport::of_timers(&storage, &metadata, operator),
+                (None, None) => return inspect(path, &storage, &metadata, global.output),
+            };
+            state_export::print(&export.map_err(CliError::usage)?, global.output)
+        }
         Some(SavepointAction::Dispose { job_manager, path }) => {
             let rest = list::client(job_manager, global)?;
             let body = json!({ "savepoint-path": as_text(path)? });
@@ -89,16 +118,12 @@ pub(crate) fn print_location(taken: &Value, output: Output) -> Outcome {
     }
 }
 
-fn inspect(path: &Path, global: &GlobalOptions) -> Outcome {
-    super::logging::start(global, "warn", None)?;
-    let (location, id) = SnapshotLocation::resolve(&path.to_string_lossy());
-    let storage = CheckpointStorage::open(location).map_err(CliError::failed)?;
-    let metadata = storage.load_metadata(id).map_err(CliError::failed)?;
+fn inspect(path: &Path, storage: &CheckpointStorage, metadata: &CheckpointMetadata, output: Output) -> Outcome {
     // What cannot be restored is shown all the same.
-    let damage = storage.verify(&metadata).err().map(|error| format!("{:#}", anyhow::Error::from(error)));
-    match global.output {
-        Output::Json => super::print_json(&json_of(&metadata, damage.as_deref()))?,
-        Output::Text => super::print(&text_of(&metadata, damage.as_deref()))?,
+    let damage = storage.verify(metadata).err().map(|error| format!("{:#}", anyhow::Error::from(error)));
+    match output {
+        Output::Json => super::print_json(&json_of(metadata, damage.as_deref()))?,
+        Output::Text => super::print(&text_of(metadata, damage.as_deref()))?,
     }
     match damage {
         None => Ok(()),
@@ -110,36 +135,8 @@ fn kind_text(kind: SnapshotKind) -> &'static str {
     if kind.is_savepoint() { "savepoint" } else { "checkpoint" }
 }
 
-/// One state of an operator over its subtasks.
-struct StateLine {
-    name: String,
-    kind: String,
-    value_type: String,
-}
-
-fn states(operator: &OperatorState) -> Vec<StateLine> {
-    let Some(first) = operator.subtasks.values().find(|subtask| subtask.keyed.is_some() || !subtask.lists.is_empty())
-    else {
-        return Vec::new();
-    };
-    let keyed = first.keyed.iter().flat_map(|keyed| &keyed.states);
-    let lists = first.lists.iter().map(|list| &list.declaration);
-    let line = |state: &crate::graph::stream_graph::StateDeclaration| StateLine {
-        name: state.name.clone(),
-        kind: format!("{:?}", state.kind).to_lowercase(),
-        value_type: state.value_type.clone(),
-    };
-    let mut lines: Vec<StateLine> = Vec::new();
-    for state in keyed.chain(lists).map(line) {
-        if lines.iter().all(|known| known.name != state.name) {
-            lines.push(state);
-        }
-    }
-    lines
-}
-
-fn key_type(operator: &OperatorState) -> Option<&str> {
-    operator.subtasks.values().find_map(|subtask| subtask.keyed.as_ref()).map(|keyed| keyed.key_type.as_str())
+fn kind_name(state: &StateDeclaration) -> String {
+    format!("{:?}", state.kind).to_lowercase()
 }
 
 fn bytes(operator: &OperatorState, metadata: &CheckpointMetadata) -> u64 {
@@ -158,9 +155,14 @@ fn finished_text(finished: FinishedState) -> &'static str {
 
 fn json_of(metadata: &CheckpointMetadata, damage: Option<&str>) -> Value {
     let operators = metadata.operators.values().map(|operator| {
-        let states = states(operator)
-            .into_iter()
-            .map(|state| json!({ "name": state.name, "kind": state.kind, "type": state.value_type }));
+        let states = operator.states().into_iter().map(|state| {
+            json!({
+                "name": state.name,
+                "kind": kind_name(state),
+                "type": state.value_type,
+                "map-key-type": state.map_key_type,
+            })
+        });
         json!({
             "id": operator.operator_id,
             "uid": operator.uid,
@@ -169,7 +171,7 @@ fn json_of(metadata: &CheckpointMetadata, damage: Option<&str>) -> Value {
             "max-parallelism": operator.max_parallelism,
             "finished": finished_text(operator.finished),
             "bytes": bytes(operator, metadata),
-            "key-type": key_type(operator),
+            "key-type": operator.key_type(),
             "states": states.collect::<Vec<_>>(),
         })
     });
@@ -208,10 +210,11 @@ fn text_of(metadata: &CheckpointMetadata, damage: Option<&str>) -> String {
             bytes_text(bytes(operator, metadata)),
             finished_text(operator.finished),
         ));
-        lines.extend(key_type(operator).map(|key| format!("  key {key}")));
-        lines.extend(
-            states(operator).iter().map(|state| format!("  {} {}: {}", state.kind, state.name, state.value_type)),
-        );
+        lines.extend(operator.key_type().map(|key| format!("  key {key}")));
+        lines.extend(operator.states().into_iter().map(|state| {
+            let map_key = state.map_key_type.as_ref().map_or_else(String::new, |key| format!("{key} to "));
+            format!("  {} {}: {map_key}{}", kind_name(state), state.name, state.value_type)
+        }));
         let splits: usize = operator.subtasks.values().map(|subtask| subtask.splits.len()).sum();
         if 0 < splits {
             lines.push(format!("  {splits} splits being read"));

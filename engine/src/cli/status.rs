@@ -24,6 +24,7 @@ pub(crate) fn run(status: &StatusOptions, global: &GlobalOptions) -> Outcome {
         Output::Json => super::print_json(&progress::summary_json(&snapshot)),
         Output::Text => {
             let mut text = progress::summary(&snapshot);
+            text.push_str(&progress::restarts(&snapshot));
             if let Some(failure) = &snapshot.failure {
                 text.push_str(&format!("\n  {}", failure.text()));
             }

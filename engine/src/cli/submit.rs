@@ -51,7 +51,7 @@ use crate::{
 };
 
 /// Exit code after a second request to end: 128 and the number of SIGINT, as shells have it.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 /// Heartbeats, which carry the numbers of progress, in a process that has nobody else to burden.
 const EMBEDDED_HEARTBEAT: &str = "1 s";
 /// Threads of the control plane; tasks have their own.
@@ -306,7 +306,7 @@ fn changed_settings(stored: &Configuration, given: &Configuration) -> Vec<String
 }
 
 /// Runs the control plane of this process.
-fn block_on(run: impl Future<Output = Outcome>) -> Outcome {
+pub(crate) fn block_on<T>(run: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(CONTROL_THREADS)
         .thread_name("control-plane")

@@ -5,42 +5,28 @@
 
 use std::{
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    sync::Arc,
 };
 
-use bytes::Bytes;
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     CliError, GlobalOptions, JobManagerOption, Outcome, Output, list, logging, savepoint, say, settings, submit,
+    takeover::{self, Failure, Interruption, Takeover, Version, is_handed_on},
 };
 use crate::{
     base::{
         config::{Configuration, Origin, options},
         ids::JobId,
-        status::JobStatus,
     },
     checkpoint::{Compatibility, ProgramSchema},
-    client::{
-        ClientError,
-        grants::Site,
-        rest_client::{RestClient, SentFile, wait},
-    },
-    graph::{
-        job_graph::{Grants, JobGraph},
-        job_graph_codec,
-        plan::json_plan,
-    },
+    client::{ClientError, grants::Site},
+    graph::job_graph::{Grants, JobGraph},
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
 
-/// Pause between two looks at the new job.
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait for a job that was cancelled to end.
-const CANCEL_TIME_MAX: Duration = Duration::from_secs(60);
-/// Time for which a job that takes no checkpoints must run to count as taken over.
-const PROBATION: Duration = Duration::from_secs(5);
 /// Digits of a plugin's digest in the name of its copy.
 const DIGEST_DIGITS: usize = 12;
 
@@ -51,8 +37,12 @@ const DIGEST_DIGITS: usize = 12;
     after_help = "First compares the states of both versions: where something would be lost or not fit, nothing is \
         touched (exit code 1). Then stops the job with a savepoint and starts the plugin from it, as a new job with \
         the settings of the old one. If that fails before its first checkpoint is complete, the old version is \
-        started again. The old plugin is kept as a file beside the new one, the savepoint where it was written.\n\n\
-        Without program arguments, those of the running job are used.\n\n\
+        started again. The old plugin is kept as a file beside the new one, the savepoint where it was written, and the \
+        command that starts the old version from it is printed before anything is touched.\n\n\
+        Ctrl-C gives the upgrade up: the old version goes on (exit code 130), unless the new one has completed a \
+        checkpoint. A second Ctrl-C leaves at once and says what there is.\n\n\
+        Without program arguments, those of the running job are used. The name of the job stays, unless --name or the \
+        new program sets one.\n\n\
         Examples:\n  \
         engine upgrade 1f0c words-2.wasm\n  \
         engine upgrade --savepoint /data/savepoints 1f0c words-2.wasm --input 'logs/*.log' --output counts\n  \
@@ -101,68 +91,76 @@ pub(crate) fn run(upgrade: &UpgradeOptions, global: &GlobalOptions) -> Outcome {
         return Ok(());
     }
     let kept = upgrade.keep_old_plugin(&old)?;
-    let directory = upgrade.directory.as_deref().map(savepoint::as_text).transpose()?;
-    let body = json!({ "targetDirectory": directory, "drain": false });
-    let taken = rest.operate(&format!("/jobs/{job}/stop"), &body, |id| format!("/jobs/{job}/savepoints/{id}"))?;
-    let Some(location) = taken["location"].as_str().map(str::to_owned) else {
-        return Err(CliError::failed(anyhow::anyhow!("job {job} was stopped, but the JobManager names no savepoint")));
+    let takeover = Takeover {
+        rest,
+        job,
+        old,
+        new,
+        kept: kept.clone(),
+        directory: upgrade.directory.as_deref().map(savepoint::as_text).transpose()?,
+        allow_non_restored_state: upgrade.allow_non_restored_state,
     };
-    say(&format!("job {job} was stopped; its savepoint is {location}, its plugin {}", kept.display()));
-    let successor = new.start(&rest, &location, upgrade.allow_non_restored_state);
-    let outcome = successor.and_then(|successor| {
-        say(&format!("the new version was submitted with JobID {successor}"));
-        watch(&rest, successor).map(|()| successor)
+    let takeover::Outcome { job: successor, savepoint, failure, command } =
+        submit::block_on(run_interruptibly(takeover))?;
+    let failure_text = failure.as_ref().map(|failure| match failure {
+        Failure::New(problem) => problem.clone(),
+        Failure::Interrupted => "it was given up by the user".to_owned(),
     });
-    match outcome {
-        Ok(successor) => {
-            say(&format!(
-                "to go back: stop job {successor}, and submit {} with --from-savepoint {location}",
-                kept.display()
-            ));
+    if global.output == Output::Json {
+        super::print_json(&json!({
+            "compatibility": comparison, "upgraded": failure.is_none(), "job-id": successor, "savepoint": savepoint,
+            "old-plugin": kept.to_string_lossy(), "failure": failure_text, "old-command": command,
+        }))?;
+    }
+    match failure {
+        None => {
+            say(&format!("to go back to the state of the savepoint: engine stop {successor}, and {command}"));
             match global.output {
                 Output::Text => super::print(&format!("job {successor} goes on in place of {job}")),
-                Output::Json => super::print_json(&json!({
-                    "compatibility": comparison, "upgraded": true, "job-id": successor, "savepoint": location,
-                    "old-plugin": kept.to_string_lossy(),
-                })),
+                Output::Json => Ok(()),
             }
         }
-        Err(problem) => {
-            let back = old.start(&rest, &location, false).map_err(|error| {
-                CliError::failed(anyhow::anyhow!(
-                    "{problem}; and the old version could not be started again: {error}; submit {} with \
-                     --from-savepoint {location}",
-                    kept.display()
-                ))
-            })?;
-            if global.output == Output::Json {
-                super::print_json(&json!({
-                    "compatibility": comparison, "upgraded": false, "job-id": back, "savepoint": location,
-                    "failure": problem,
-                }))?;
-            }
-            Err(CliError::failed(anyhow::anyhow!(
-                "the new version failed before its first checkpoint: {problem}; nothing of it was committed, and the \
-                 old version goes on from the savepoint as job {back}"
-            )))
+        Some(Failure::New(problem)) => Err(CliError::failed(anyhow::anyhow!(
+            "the new version failed before its first checkpoint: {problem}; nothing of it was committed, and the old \
+             version goes on from the savepoint as job {successor}"
+        ))),
+        Some(Failure::Interrupted) => {
+            say(&format!(
+                "the upgrade was given up; nothing of the new version was committed, and the old version goes on from \
+                 the savepoint as job {successor}"
+            ));
+            Err(CliError::Exit(submit::INTERRUPTED))
         }
     }
 }
 
-/// One version of the program, as it is submitted.
-struct Version {
-    graph: JobGraph,
-    plugin: Bytes,
+/// Ctrl-C gives the upgrade up, a second one leaves at once and says what there is.
+async fn run_interruptibly(takeover: Takeover) -> Result<takeover::Outcome, CliError> {
+    let mut interrupts = signal(SignalKind::interrupt())?;
+    let interruption = Arc::new(Interruption::default());
+    let asked = Arc::clone(&interruption);
+    let mut work = tokio::task::spawn_blocking(move || takeover.run(&asked));
+    loop {
+        tokio::select! {
+            done = &mut work => {
+                return done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+            }
+            _ = interrupts.recv() => {
+                if !interruption.ask() {
+                    say(&interruption.state());
+                    return Err(CliError::Exit(submit::INTERRUPTED));
+                }
+                say("giving the upgrade up: the old version will go on; press Ctrl-C again to leave at once");
+            }
+        }
+    }
 }
 
 impl UpgradeOptions {
     /// Plans the new version with the settings and grants of the old one.
     fn plan(&self, old: &JobGraph, own: &Configuration) -> Result<Version, CliError> {
         let mut configuration = own.clone();
-        let kept = |key: &str| {
-            !key.starts_with("sandbox.") && !key.starts_with("plugin.") && key != options::RECOVERY_PATH.key
-        };
-        for (key, value, origin) in old.configuration.iter().filter(|(key, _, _)| kept(key)) {
+        for (key, value, origin) in old.configuration.iter().filter(|(key, _, _)| is_handed_on(key)) {
             let is_said_now = own.iter().any(|(own_key, _, origin)| own_key == key && Origin::CommandLine <= origin);
             // What the old program set, the new one sets itself.
             if origin != Origin::Program && !is_said_now {
@@ -192,6 +190,10 @@ impl UpgradeOptions {
             )));
         }
         add_grants(&mut graph.grants, &old.grants);
+        if graph.configuration.get(&options::JOB_NAME).is_none() {
+            // Neither the user nor the program names it: not that of the plugin's file, then.
+            graph.name.clone_from(&old.name);
+        }
         Ok(Version { graph, plugin: prepared.program.content })
     }
 
@@ -223,87 +225,4 @@ fn add_grants(grants: &mut Grants, others: &Grants) {
     add(&mut grants.read, &others.read);
     add(&mut grants.write, &others.write);
     add(&mut grants.net, &others.net);
-}
-
-impl Version {
-    /// Submits it as a new job that goes on from a savepoint.
-    fn start(&self, rest: &RestClient, savepoint: &str, allow_non_restored_state: bool) -> Result<JobId, String> {
-        let mut graph = self.graph.clone();
-        graph.job_id = JobId::random();
-        graph.json_plan = json_plan(&graph);
-        let allow = allow_non_restored_state.to_string();
-        for (key, value) in
-            [(options::RECOVERY_PATH.key, savepoint), (options::RECOVERY_IGNORE_UNCLAIMED.key, allow.as_str())]
-        {
-            graph.configuration.set(key, value, Origin::Dynamic).map_err(|error| error.to_string())?;
-        }
-        let encoded = job_graph_codec::encode(&graph).map_err(|error| error.to_string())?;
-        let plugin = SentFile { name: graph.program.plugin_name.clone(), content: self.plugin.clone() };
-        rest.submit(&graph, encoded, &plugin, &[]).map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
-        Ok(graph.job_id)
-    }
-}
-
-/// Waits until a job has completed a checkpoint, or has finished.
-///
-/// # Errors
-/// Returns why the job failed before; it has ended then.
-fn watch(rest: &RestClient, job: JobId) -> Result<(), String> {
-    let one_line = |error| format!("{:#}", anyhow::Error::from(error));
-    let mut running_since = None;
-    loop {
-        let snapshot = rest.snapshot(job).map_err(one_line)?;
-        let why = |rest: &RestClient| {
-            let exceptions = rest.get(&format!("/jobs/{job}/exceptions")).unwrap_or_default();
-            let root = exceptions["root-exception"].as_str().unwrap_or_default();
-            root.lines().next().unwrap_or("no cause is known").to_owned()
-        };
-        match snapshot.status {
-            JobStatus::Finished => return Ok(()),
-            JobStatus::Failed | JobStatus::Canceled => return Err(why(rest)),
-            _ if 0 < snapshot.restarts => {
-                let cause = why(rest);
-                end(rest, job)?;
-                return Err(cause);
-            }
-            JobStatus::Running => {}
-            _ => running_since = None,
-        }
-        match completed_checkpoints(rest, job) {
-            Some(0) => {}
-            Some(_) => return Ok(()),
-            None if snapshot.status == JobStatus::Running => {
-                let since = running_since.get_or_insert_with(Instant::now);
-                if PROBATION <= since.elapsed() {
-                    return Ok(());
-                }
-            }
-            None => {}
-        }
-        wait(LOOK_PAUSE);
-    }
-}
-
-/// None: the job takes no checkpoints.
-fn completed_checkpoints(rest: &RestClient, job: JobId) -> Option<u64> {
-    let is_periodic = rest
-        .get(&format!("/jobs/{job}/checkpoints/config"))
-        .is_ok_and(|config| config["interval"].as_u64().is_some_and(|interval| interval < i64::MAX.unsigned_abs()));
-    let counts = || rest.get(&format!("/jobs/{job}/checkpoints")).unwrap_or(Value::Null);
-    is_periodic.then(|| counts()["counts"]["completed"].as_u64().unwrap_or(0))
-}
-
-/// Cancels a job and waits for its end.
-fn end(rest: &RestClient, job: JobId) -> Result<(), String> {
-    let begun = Instant::now();
-    // It may have ended by itself.
-    drop(rest.cancel(job));
-    while begun.elapsed() < CANCEL_TIME_MAX {
-        let snapshot = rest.snapshot(job).map_err(|error| error.to_string())?;
-        if snapshot.status.is_globally_terminal() {
-            return Ok(());
-        }
-        wait(LOOK_PAUSE);
-    }
-    Err(format!("job {job} was cancelled, but has not ended within {} s", CANCEL_TIME_MAX.as_secs()))
 }

@@ -5,11 +5,12 @@ use serde_json::Value;
 
 use crate::{
     base::{
+        clock::Timestamp,
         ids::{JobId, JobVertexId},
         status::{ExecutionState, JobStatus},
     },
     protocol::{
-        job_details::{JobDetails, SlotShortage, VertexDetails},
+        job_details::{JobDetails, Restart, SlotShortage, VertexDetails},
         job_master::{
             FailureCause, HoldingSubtask,
             operator_metrics::{
@@ -56,12 +57,34 @@ pub struct JobSnapshot {
     pub duration_ms: u64,
     /// Restarts so far.
     pub restarts: u64,
+    /// Milliseconds for which not all tasks ran because of them.
+    pub downtime_ms: u64,
+    /// The last restarts that are known, the newest first.
+    pub last_restarts: Vec<RestartSnapshot>,
     /// Slots that it waits for.
     pub slot_shortage: Option<SlotShortage>,
     /// In topological order.
     pub vertices: Vec<(JobVertexId, VertexSnapshot)>,
     /// Why the job failed.
     pub failure: Option<JobFailure>,
+}
+
+/// A restart and what made it.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct RestartSnapshot {
+    /// When the failure came, in milliseconds since the epoch.
+    pub time: i64,
+    /// Stable name of the kind of failure.
+    pub code: String,
+    /// Why, in one line.
+    pub cause: String,
+    /// The task that failed; none: the job as a whole.
+    pub task: Option<String>,
+    /// Milliseconds until all tasks ran again, or so far.
+    pub downtime_ms: u64,
+    /// Not all tasks have run since.
+    pub is_under_way: bool,
 }
 
 /// Why a job failed.
@@ -255,6 +278,17 @@ impl JobSnapshot {
             }
             (vertex.id, sum)
         });
+        let now = Timestamp(end.unwrap_or(now_ms));
+        let last_restarts = job.failures.iter().filter_map(|failure| {
+            Some(RestartSnapshot {
+                time: failure.time.0,
+                code: failure.cause.code.clone(),
+                cause: failure.cause.message.clone(),
+                task: failure.task_name.clone(),
+                downtime_ms: failure.downtime_ms(now)?,
+                is_under_way: failure.restart == Restart::UnderWay,
+            })
+        });
         let failure = job.root_failure.as_ref().map(|failure| {
             let FailureCause { code, message, detail, .. } = failure.cause.clone();
             JobFailure { code, message, detail }
@@ -265,6 +299,8 @@ impl JobSnapshot {
             status: job.status,
             duration_ms: u64::try_from(duration).unwrap_or(0),
             restarts: job.restarts,
+            downtime_ms: job.downtime.total_ms(now),
+            last_restarts: last_restarts.collect(),
             slot_shortage: job.slot_shortage,
             vertices: vertices.collect(),
             failure: failure.filter(|_| matches!(job.status, JobStatus::Failed | JobStatus::Failing)),
@@ -280,6 +316,24 @@ impl JobSnapshot {
                 known.operators = serde_json::from_value(vertex.get("operators")?.clone()).ok()?;
             }
         }
+        Some(())
+    }
+
+    /// Adds the restarts that the answer to `GET /jobs/:jobid/exceptions` tells of; nothing if a field is missing.
+    pub(crate) fn add_restarts(&mut self, exceptions: &Value) -> Option<()> {
+        let entries = exceptions["exceptionHistory"]["entries"].as_array()?;
+        let restarts = entries.iter().filter(|entry| !entry["failureLabels"]["downtime-ms"].is_null()).map(|entry| {
+            let labels = &entry["failureLabels"];
+            Some(RestartSnapshot {
+                time: entry["timestamp"].as_i64()?,
+                code: entry["exceptionName"].as_str()?.to_owned(),
+                cause: entry["stacktrace"].as_str()?.lines().next().unwrap_or_default().to_owned(),
+                task: entry["taskName"].as_str().map(str::to_owned),
+                downtime_ms: labels["downtime-ms"].as_str()?.parse().ok()?,
+                is_under_way: labels["recovered-timestamp"].is_null(),
+            })
+        });
+        self.last_restarts = restarts.collect::<Option<_>>()?;
         Some(())
     }
 
@@ -316,6 +370,8 @@ impl JobSnapshot {
             status: serde_json::from_value(answer.get("state")?.clone()).ok()?,
             duration_ms: u64::try_from(answer.get("duration")?.as_i64()?).unwrap_or(0),
             restarts: 0,
+            downtime_ms: 0,
+            last_restarts: Vec::new(),
             slot_shortage: None,
             vertices: vertices.collect::<Option<_>>()?,
             failure: None,

@@ -200,10 +200,46 @@ fn connectors(stream_graph: &StreamGraph) -> impl Iterator<Item = (&StreamNode, 
     })
 }
 
+/// Splits program arguments at blanks outside of single and double quotes.
+///
+/// # Errors
+/// Returns an error if a quote is not closed.
+pub fn split_args(text: &str) -> Result<Vec<String>, String> {
+    let mut args = Vec::new();
+    let mut arg: Option<String> = None;
+    let mut quote = None;
+    for c in text.chars() {
+        match quote {
+            Some(open) if c == open => quote = None,
+            Some(_) => arg.get_or_insert_default().push(c),
+            None if c == '\'' || c == '"' => {
+                quote = Some(c);
+                arg.get_or_insert_default();
+            }
+            None if c.is_whitespace() => args.extend(arg.take()),
+            None => arg.get_or_insert_default().push(c),
+        }
+    }
+    if quote.is_some() {
+        return Err("the program arguments have an open quote".to_owned());
+    }
+    args.extend(arg);
+    Ok(args)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::base::config::Origin;
+
+    #[test]
+    fn program_arguments_are_split_at_blanks_outside_quotes() {
+        let split = |text| split_args(text).expect("closed quotes");
+        assert_eq!(split("--input 'a b' --x=\"c d\"  e"), ["--input", "a b", "--x=c d", "e"]);
+        assert_eq!(split("''"), [""]);
+        assert!(split("  ").is_empty());
+        assert!(split_args("'open").is_err());
+    }
 
     #[test]
     fn a_plugin_that_is_not_there_names_the_nearest() {

@@ -23,6 +23,8 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const OPERATION_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between two questions about an operation.
 const OPERATION_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Metrics of a job that clients show.
+const JOB_METRICS: &str = "numRestarts,downtimeTotal,numSlotsAwaited,numSlotsAvailable";
 /// Where a JobManager is looked for if nothing says where it is.
 pub const DEFAULT_HOST: &str = "127.0.0.1";
 
@@ -294,12 +296,13 @@ impl RestClient {
         snapshot
             .add_operators(&self.get(&format!("/jobs/{job}/operators"))?)
             .ok_or_else(|| self.unexpected("fields of the operators are missing".to_owned()))?;
-        let metrics = self.get(&format!("/jobs/{job}/metrics?get=numRestarts,numSlotsAwaited,numSlotsAvailable"))?;
+        let metrics = self.get(&format!("/jobs/{job}/metrics?get={JOB_METRICS}"))?;
         let value = |name: &str| {
             let metrics = metrics.as_array().into_iter().flatten();
             metrics.filter(|metric| metric["id"] == name).find_map(|metric| number(&metric["value"]))
         };
         snapshot.restarts = value("numRestarts").unwrap_or(0);
+        snapshot.downtime_ms = value("downtimeTotal").unwrap_or(0);
         let slots = |name: &str| value(name).and_then(|count| u32::try_from(count).ok());
         snapshot.slot_shortage =
             slots("numSlotsAwaited").map(|needed| SlotShortage { needed, available: slots("numSlotsAvailable") });
@@ -313,9 +316,12 @@ impl RestClient {
                 vertex.dropped_log_lines = sum_of("numLogLinesDropped")?;
             }
         }
-        if snapshot.has_failed() {
+        if snapshot.has_failed() || 0 < snapshot.restarts {
             let exceptions = self.get(&format!("/jobs/{job}/exceptions"))?;
-            snapshot.failure = root_failure(&exceptions);
+            snapshot.failure = root_failure(&exceptions).filter(|_| snapshot.has_failed());
+            snapshot
+                .add_restarts(&exceptions)
+                .ok_or_else(|| self.unexpected("fields of the failures are missing".to_owned()))?;
         }
         Ok(snapshot)
     }
@@ -348,6 +354,15 @@ impl RestClient {
     /// Returns an error if the job is not known or has ended.
     pub fn cancel(&self, job: JobId) -> Result<(), RestClientError> {
         let url = format!("{}/v1/jobs/{job}?mode=cancel", self.url);
+        self.answer("cancel the job", self.agent.patch(url).send_empty()).map(drop)
+    }
+
+    /// Asks for a job to be cancelled unless it has completed a checkpoint.
+    ///
+    /// # Errors
+    /// Returns an error if the job is not known or has ended.
+    pub fn cancel_uncommitted(&self, job: JobId) -> Result<(), RestClientError> {
+        let url = format!("{}/v1/jobs/{job}?mode=cancel-uncommitted", self.url);
         self.answer("cancel the job", self.agent.patch(url).send_empty()).map(drop)
     }
 

@@ -45,7 +45,7 @@ use crate::{
             DispatcherError, DispatcherMessage, DispatcherRequest, DispatcherResponse, JobMasterFailed,
             JobStatusChanged, JobTerminated,
         },
-        job_details::{FailureEntry, JobDetails, JobOverview, TaskExecutorDetails, VertexDetails},
+        job_details::{Downtime, FailureEntry, JobDetails, JobOverview, Restart, TaskExecutorDetails, VertexDetails},
         job_master::{FailureCause, JobMasterMessage, Recoverability, SnapshotRequest, TakenSnapshot},
         resource_manager::ResourceManagerMessage,
         rpc::{Address, Endpoint, Envelope, Fence, Message},
@@ -348,7 +348,11 @@ impl Dispatcher {
         match request {
             DispatcherRequest::SubmitJob(graph) => self.submit_job(asker, graph, now),
             DispatcherRequest::CancelJob(job) => {
-                let response = self.cancel_job(job);
+                let response = self.cancel_job(job, JobMasterMessage::Cancel);
+                self.answer_result(&asker, response);
+            }
+            DispatcherRequest::CancelUncommitted(job) => {
+                let response = self.cancel_job(job, JobMasterMessage::CancelUncommitted);
                 self.answer_result(&asker, response);
             }
             DispatcherRequest::ListJobs => {
@@ -565,14 +569,14 @@ impl Dispatcher {
 
     // What clients ask.
 
-    fn cancel_job(&mut self, job: JobId) -> Result<(), DispatcherError> {
+    fn cancel_job(&mut self, job: JobId, cancel: JobMasterMessage) -> Result<(), DispatcherError> {
         match self.jobs.get_mut(&job) {
             Some(known) if known.phase != JobPhase::Terminating => {
                 if known.phase == JobPhase::Initializing {
                     known.overview.status = JobStatus::Canceling;
                 }
                 let job_master = known.job_master;
-                self.send_to_job_master(job, job_master, JobMasterMessage::Cancel);
+                self.send_to_job_master(job, job_master, cancel);
                 Ok(())
             }
             Some(known) => Err(DispatcherError::AlreadyEnded(job, known.overview.status)),
@@ -741,7 +745,7 @@ impl Dispatcher {
         self.phase = Phase::ShuttingDown { deadline: now.plus(SHUTDOWN_TIMEOUT) };
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         for job in jobs {
-            match self.cancel_job(job) {
+            match self.cancel_job(job, JobMasterMessage::Cancel) {
                 Ok(()) | Err(DispatcherError::AlreadyEnded(..)) => {}
                 Err(error) => tracing::warn!(%job, %error, "could not cancel the job"),
             }
@@ -937,7 +941,13 @@ pub(crate) fn details_of_graph(
         operators: vertex.operators.iter().map(|chained| (chained.node.id, chained.node.name.clone())).collect(),
         subtasks: Vec::new(),
     });
-    let root_failure = failure.map(|cause| FailureEntry { time: changed, cause, task_name: None, task_executor: None });
+    let root_failure = failure.map(|cause| FailureEntry {
+        time: changed,
+        cause,
+        task_name: None,
+        task_executor: None,
+        restart: Restart::None,
+    });
     JobDetails {
         job: graph.job_id,
         name: graph.name.clone(),
@@ -948,6 +958,7 @@ pub(crate) fn details_of_graph(
         configuration: graph.configuration.clone(),
         restart_strategy: "none: the JobMaster has not started".to_owned(),
         restarts: 0,
+        downtime: Downtime::default(),
         slot_shortage: None,
         failures: root_failure.iter().cloned().collect(),
         root_failure,

@@ -186,7 +186,7 @@ impl ScriptedJobMaster {
                 }
             }
             JobMasterMessage::DisconnectTaskExecutor(id, _) => self.lost(&id, now, |_| true),
-            JobMasterMessage::Cancel => {
+            JobMasterMessage::Cancel | JobMasterMessage::CancelUncommitted => {
                 if self.status == JobStatus::Running {
                     self.set_status(JobStatus::Canceling, now);
                     self.canceled_at = now;

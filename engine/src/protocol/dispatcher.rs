@@ -76,6 +76,9 @@ pub enum DispatcherRequest {
     SubmitJob(JobGraph),
     /// Cancels a job.
     CancelJob(JobId),
+    /// Cancels a job that has not completed a checkpoint of its own; one that has goes on. So either nothing of it was
+    /// committed, or it is still there.
+    CancelUncommitted(JobId),
     /// Lists running and ended jobs.
     ListJobs,
     /// Tells all about a job.

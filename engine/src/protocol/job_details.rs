@@ -1,7 +1,7 @@
 //! What can be known of a job, running or ended: the JobMaster makes it, REST and
 //! the command line show it.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,8 @@ pub struct JobDetails {
     pub restart_strategy: String,
     /// Restarts so far.
     pub restarts: u64,
+    /// Time that they cost.
+    pub downtime: Downtime,
     /// Slots that the job waits for.
     pub slot_shortage: Option<SlotShortage>,
     /// Why the job failed or was last restarted.
@@ -64,6 +66,37 @@ pub struct JobDetails {
     pub failures: Vec<FailureEntry>,
     /// Its checkpoints; none: it takes none by itself, and none was asked for.
     pub checkpoints: Option<Box<CheckpointStatistics>>,
+}
+
+/// For how long not all tasks of a job ran, because of failures: from each failure after which tasks restarted until
+/// all ran again, or had finished, or the job ended.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Downtime {
+    /// What is over, in milliseconds.
+    pub past_ms: u64,
+    /// The failure since which not all tasks run.
+    pub since: Option<Timestamp>,
+}
+
+impl Downtime {
+    /// All of it, in milliseconds, with what goes on at `now`.
+    pub fn total_ms(&self, now: Timestamp) -> u64 {
+        self.past_ms + self.since.map_or(0, |since| milliseconds(now.since(since)))
+    }
+
+    /// Tasks failed and will restart.
+    pub fn begin(&mut self, now: Timestamp) {
+        self.since.get_or_insert(now);
+    }
+
+    /// All tasks run again, or the job ended.
+    pub fn end(&mut self, now: Timestamp) {
+        *self = Self { past_ms: self.total_ms(now), since: None };
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A job waits for slots.
@@ -105,6 +138,31 @@ pub struct FailureEntry {
     pub task_name: Option<String>,
     /// Where the task ran.
     pub task_executor: Option<ResourceId>,
+    /// Whether tasks restarted because of it.
+    pub restart: Restart,
+}
+
+/// What a failure made restart.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub enum Restart {
+    /// Nothing: the job failed or was ending, or the failure counts as part of the one before.
+    #[default]
+    None,
+    /// Tasks, and not all tasks of the job have run since.
+    UnderWay,
+    /// Tasks, and at this time all tasks ran again, or had finished.
+    Recovered(Timestamp),
+}
+
+impl FailureEntry {
+    /// Milliseconds from the failure until all tasks ran again, or to `now`; none: nothing restarted.
+    pub fn downtime_ms(&self, now: Timestamp) -> Option<u64> {
+        match self.restart {
+            Restart::None => None,
+            Restart::UnderWay => Some(milliseconds(now.since(self.time))),
+            Restart::Recovered(recovered) => Some(milliseconds(recovered.since(self.time))),
+        }
+    }
 }
 
 /// A vertex.

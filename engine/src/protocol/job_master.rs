@@ -390,6 +390,8 @@ pub enum JobMasterMessage {
     CheckpointVerified(CheckpointId, Result<(), String>),
     /// The Dispatcher tells to cancel the job.
     Cancel,
+    /// The Dispatcher tells to cancel the job, unless it has completed a checkpoint: then it goes on.
+    CancelUncommitted,
     /// The Dispatcher asks for details; answered with the same number.
     RequestDetails(u64),
     /// The Dispatcher lost its leadership or ends: suspend.

@@ -29,6 +29,7 @@ use crate::{
         config::{Configuration, Origin, options},
         ids::{AllocationId, JobId},
     },
+    client::program::split_args,
     graph::job_graph::JobGraph,
 };
 
@@ -238,9 +239,9 @@ async fn plan_job(state: &Arc<RestState>, params: &Params, body: &Bytes) -> Resu
     }
     let args = match (request.program_args_list, request.program_args) {
         (Some(list), _) => list,
-        (None, Some(text)) => split_args(&text)?,
+        (None, Some(text)) => split_args(&text).map_err(RestError::bad_request)?,
         (None, None) => match params.query("program-args") {
-            Some(text) => split_args(text)?,
+            Some(text) => split_args(text).map_err(RestError::bad_request)?,
             None => params.query_list("programArg").into_iter().map(str::to_owned).collect(),
         },
     };
@@ -299,30 +300,6 @@ pub(crate) async fn run(State(state): State<Arc<RestState>>, params: Params, bod
     Ok(Json(json!({ "jobid": job })))
 }
 
-/// Splits program arguments at blanks outside of single and double quotes.
-fn split_args(text: &str) -> Result<Vec<String>, RestError> {
-    let mut args = Vec::new();
-    let mut arg: Option<String> = None;
-    let mut quote = None;
-    for c in text.chars() {
-        match quote {
-            Some(open) if c == open => quote = None,
-            Some(_) => arg.get_or_insert_default().push(c),
-            None if c == '\'' || c == '"' => {
-                quote = Some(c);
-                arg.get_or_insert_default();
-            }
-            None if c.is_whitespace() => args.extend(arg.take()),
-            None => arg.get_or_insert_default().push(c),
-        }
-    }
-    if quote.is_some() {
-        return Err(RestError::bad_request("the program arguments have an open quote"));
-    }
-    args.extend(arg);
-    Ok(args)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -335,15 +312,6 @@ mod tests {
         assert_eq!(harmless_name("a\0<script>.wasm"), "a__script_.wasm");
         assert_eq!(harmless_name(""), ".wasm");
         assert_eq!(harmless_name(&"n".repeat(500)).len(), NAME_CHARS_MAX);
-    }
-
-    #[test]
-    fn program_arguments_are_split_at_blanks_outside_quotes() {
-        let split = |text| split_args(text).expect("closed quotes");
-        assert_eq!(split("--input 'a b' --x=\"c d\"  e"), ["--input", "a b", "--x=c d", "e"]);
-        assert_eq!(split("''"), [""]);
-        assert!(split("  ").is_empty());
-        assert!(split_args("'open").is_err());
     }
 
     #[test]

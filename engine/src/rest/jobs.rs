@@ -17,7 +17,7 @@ use crate::{
     },
     protocol::{
         dispatcher::{DispatcherError, DispatcherRequest},
-        job_details::{FailureEntry, JobDetails, JobOverview},
+        job_details::{FailureEntry, JobDetails, JobOverview, Restart},
         job_master::FailureCause,
     },
 };
@@ -162,7 +162,7 @@ pub(crate) async fn exceptions(State(state): State<Arc<RestState>>, params: Para
         })?;
         labels.push(label);
     }
-    Ok(Json(exceptions_value(&fetch(&state, &params).await?, most, &labels)))
+    Ok(Json(exceptions_value(&fetch(&state, &params).await?, most, &labels, state.now())))
 }
 
 /// Message and detail of a failure, as Flink's stack trace.
@@ -173,8 +173,10 @@ pub(crate) fn stack_trace(cause: &FailureCause) -> String {
     }
 }
 
-fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)]) -> Value {
-    // The one label of a failure is its code.
+fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)], now: i64) -> Value {
+    let (_, end) = start_and_end(job);
+    let now = if end == NEVER { now } else { end };
+    // The one label that failures have in common is their code.
     let wanted =
         |failure: &&FailureEntry| labels.iter().all(|(key, value)| *key == "code" && *value == failure.cause.code);
     let matching: Vec<&FailureEntry> = job.failures.iter().filter(wanted).collect();
@@ -189,7 +191,7 @@ fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)]) -> V
                 "exceptionName": failure.cause.code,
                 "stacktrace": stack_trace(&failure.cause),
                 "timestamp": failure.time.0,
-                "failureLabels": { "code": failure.cause.code },
+                "failureLabels": labels_value(failure, now),
                 "taskName": task(failure),
                 "location": place(failure),
                 "endpoint": place(failure),
@@ -218,6 +220,19 @@ fn exceptions_value(job: &JobDetails, most: usize, labels: &[(&str, &str)]) -> V
         "truncated": truncated,
         "exceptionHistory": { "entries": entries, "truncated": truncated },
     })
+}
+
+/// What is known of a failure beside Flink's fields. If tasks restarted because of it: milliseconds until all tasks
+/// ran again, or so far, and when they did.
+fn labels_value(failure: &FailureEntry, now: i64) -> Value {
+    let mut labels = json!({ "code": failure.cause.code });
+    if let Some(downtime) = failure.downtime_ms(Timestamp(now)) {
+        labels["downtime-ms"] = json!(downtime.to_string());
+    }
+    if let Restart::Recovered(recovered) = failure.restart {
+        labels["recovered-timestamp"] = json!(recovered.0.to_string());
+    }
+    labels
 }
 
 pub(crate) async fn execution_result(State(state): State<Arc<RestState>>, params: Params) -> Answer {
@@ -279,6 +294,8 @@ pub(crate) async fn terminate(
 ) -> Result<(StatusCode, Json<Value>), RestError> {
     match params.query("mode").unwrap_or("cancel") {
         "cancel" => cancel(State(state), params).await,
+        // Not one of Flink's.
+        "cancel-uncommitted" => cancel_with(&state, &params, DispatcherRequest::CancelUncommitted).await,
         "stop" => Err(RestError::new(
             StatusCode::PERMANENT_REDIRECT,
             "The termination mode \"stop\" has been removed. For an ungraceful shutdown, please use \"cancel\" \
@@ -292,6 +309,14 @@ pub(crate) async fn cancel(
     State(state): State<Arc<RestState>>,
     params: Params,
 ) -> Result<(StatusCode, Json<Value>), RestError> {
+    cancel_with(&state, &params, DispatcherRequest::CancelJob).await
+}
+
+async fn cancel_with(
+    state: &RestState,
+    params: &Params,
+    request: fn(JobId) -> DispatcherRequest,
+) -> Result<(StatusCode, Json<Value>), RestError> {
     if !state.services.configuration.get(&options::WEB_CANCEL) {
         return Err(RestError::new(
             StatusCode::FORBIDDEN,
@@ -300,7 +325,7 @@ pub(crate) async fn cancel(
     }
     let job: JobId = params.path_as("jobid")?;
     let accepted = (StatusCode::ACCEPTED, Json(json!({})));
-    match state.services.gateway.request(DispatcherRequest::CancelJob(job)).await {
+    match state.services.gateway.request(request(job)).await {
         Ok(_) | Err(DispatcherError::AlreadyEnded(_, JobStatus::Canceled)) => Ok(accepted),
         Err(error) => Err(error.into()),
     }

@@ -9,9 +9,12 @@ use axum::{Json, extract::State};
 use serde_json::{Map, Value, json};
 
 use super::{RestState, error::RestError, jobs, request::Params, task_managers, vertices};
-use crate::protocol::{
-    job_details::{JobDetails, TaskExecutorDetails, VertexDetails},
-    job_master::TaskMetrics,
+use crate::{
+    base::clock::Timestamp,
+    protocol::{
+        job_details::{JobDetails, TaskExecutorDetails, VertexDetails},
+        job_master::TaskMetrics,
+    },
 };
 
 type Answer = Result<Json<Value>, RestError>;
@@ -71,6 +74,7 @@ pub(crate) fn of_job(job: &JobDetails, now: i64) -> Metrics {
         ("numRestarts", job.restarts as f64),
         ("fullRestarts", job.restarts as f64),
         ("uptime", jobs::duration(start, end, now) as f64),
+        ("downtimeTotal", job.downtime.total_ms(Timestamp(now)) as f64),
     ]
     .into_iter()
     .chain(shortage)

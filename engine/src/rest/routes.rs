@@ -76,13 +76,13 @@ routes! {
     GET "/jobs/metrics" 200 Small ["get", "agg", "jobs"] metrics::jobs_aggregated, "Metrics aggregated over jobs.";
     GET "/jobs/overview" 200 Small [] jobs::overview, "Lists jobs with times and states of their tasks.";
     GET "/jobs/{jobid}" 200 Small [] jobs::detail, "Tells about a job and its vertices.";
-    PATCH "/jobs/{jobid}" 202 Small ["mode"] jobs::terminate, "Cancels a job.";
+    PATCH "/jobs/{jobid}" 202 Small ["mode"] jobs::terminate, "Cancels a job; with the mode cancel-uncommitted only if it has completed no checkpoint.";
     GET "/jobs/{jobid}/yarn-cancel" 202 Small [] jobs::cancel, "Cancels a job, for proxies that know no PATCH.";
     GET "/jobs/{jobid}/job-graph" 200 Small [] program::job_graph, "The job graph of a running job, as it was submitted.";
     GET "/jobs/{jobid}/plugin" 200 Small [] program::plugin, "The plugin of a running job.";
     GET "/jobs/{jobid}/plan" 200 Small [] jobs::plan, "The job graph of a job.";
     GET "/jobs/{jobid}/config" 200 Small [] jobs::config, "Settings of a job.";
-    GET "/jobs/{jobid}/exceptions" 200 Small ["maxExceptions", "failureLabelFilter"] jobs::exceptions, "Failures of a job, the newest first.";
+    GET "/jobs/{jobid}/exceptions" 200 Small ["maxExceptions", "failureLabelFilter"] jobs::exceptions, "Failures of a job, the newest first; labels of those that made tasks restart tell until when, and the milliseconds.";
     GET "/jobs/{jobid}/execution-result" 200 Small [] jobs::execution_result, "How a job ended.";
     GET "/jobs/{jobid}/accumulators" 200 Small ["includeSerializedValue"] jobs::accumulators, "Accumulators of a job; there are none.";
     GET "/jobs/{jobid}/operators" 200 Small [] jobs::operators, "Watermarks, keyed state and timers of the operators of a job.";

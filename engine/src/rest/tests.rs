@@ -45,8 +45,8 @@ use crate::{
         },
         dispatcher::{DispatcherError, DispatcherRequest, DispatcherResponse},
         job_details::{
-            AttemptDetails, FailureEntry, JobDetails, JobOverview, SlotShortage, SubtaskDetails, TaskExecutorDetails,
-            VertexDetails,
+            AttemptDetails, Downtime, FailureEntry, JobDetails, JobOverview, Restart, SlotShortage, SubtaskDetails,
+            TaskExecutorDetails, VertexDetails,
         },
         job_master::{
             CheckpointMetrics, FailureCause, HoldingSubtask, OperatorMetric, Recoverability, SnapshotRequest,
@@ -153,6 +153,7 @@ pub(crate) fn job(id: JobId, status: JobStatus) -> JobDetails {
         },
         task_name: Some("Source: file -> Flat Map (1/2)".to_owned()),
         task_executor: Some(ResourceId("te-1".to_owned())),
+        restart: Restart::Recovered(Timestamp(330)),
     };
     let state = match status {
         JobStatus::Finished => ExecutionState::Finished,
@@ -172,9 +173,14 @@ pub(crate) fn job(id: JobId, status: JobStatus) -> JobDetails {
         configuration: Configuration::default(),
         restart_strategy: "none".to_owned(),
         restarts: 2,
+        downtime: Downtime { past_ms: 400, since: None },
         slot_shortage: (status == JobStatus::Running).then_some(SlotShortage { needed: 4, available: Some(1) }),
         root_failure: failed.then(|| failure.clone()),
-        failures: if failed { vec![failure.clone(), failure] } else { Vec::new() },
+        failures: if failed {
+            vec![FailureEntry { restart: Restart::None, ..failure.clone() }, failure]
+        } else {
+            Vec::new()
+        },
         checkpoints: failed.then(|| Box::new(checkpoints())),
     }
 }
@@ -250,13 +256,15 @@ async fn dispatcher(mut calls: mpsc::Receiver<ClientCall>, asked: Arc<Mutex<Vec<
                 DispatcherResponse::Refused(DispatcherError::DuplicateJob(RUNNING))
             }
             DispatcherRequest::SubmitJob(_) | DispatcherRequest::Shutdown => DispatcherResponse::Acknowledged,
-            DispatcherRequest::CancelJob(id) => match find(id).map(|job| job.status) {
-                None => unknown(id),
-                Some(status) if status.is_globally_terminal() => {
-                    DispatcherResponse::Refused(DispatcherError::AlreadyEnded(*id, status))
+            DispatcherRequest::CancelJob(id) | DispatcherRequest::CancelUncommitted(id) => {
+                match find(id).map(|job| job.status) {
+                    None => unknown(id),
+                    Some(status) if status.is_globally_terminal() => {
+                        DispatcherResponse::Refused(DispatcherError::AlreadyEnded(*id, status))
+                    }
+                    Some(_) => DispatcherResponse::Acknowledged,
                 }
-                Some(_) => DispatcherResponse::Acknowledged,
-            },
+            }
             DispatcherRequest::TakeSnapshot(_, SnapshotRequest::Savepoint(Some(location))) => {
                 DispatcherResponse::Snapshot(TakenSnapshot { checkpoint_id: 7, location: location.clone() })
             }
@@ -796,6 +804,9 @@ fn failures_are_told_newest_first_and_filtered() {
     assert_eq!(answer["root-exception"], "\"Flat Map\" (1/2) panicked: <b>no</b>\nat lib.rs:3");
     assert_eq!(answer["exceptionHistory"]["entries"].as_array().map(Vec::len), Some(2));
     assert_eq!(answer["exceptionHistory"]["truncated"], false);
+    let labels = |index: usize| answer["exceptionHistory"]["entries"][index]["failureLabels"].clone();
+    assert_eq!(labels(0), json!({ "code": "guest-panic" }));
+    assert_eq!(labels(1), json!({ "code": "guest-panic", "recovered-timestamp": "330", "downtime-ms": "250" }));
     let (_, answer) = fixture.get(&format!("{path}?maxExceptions=1"));
     assert_eq!(answer["exceptionHistory"]["entries"].as_array().map(Vec::len), Some(1));
     assert_eq!(answer["exceptionHistory"]["truncated"], true);
@@ -824,6 +835,8 @@ fn metrics_are_listed_read_and_aggregated() {
     assert_eq!(values[0], json!({"id": "0.currentInputWatermark", "value": "-9223372036854775808"}));
     let (_, values) = fixture.get("/jobs/metrics?get=numRestarts&agg=sum");
     assert_eq!(values, json!([{"id": "numRestarts", "sum": 6.0}]));
+    let (_, values) = fixture.get(&format!("/jobs/{FAILED}/metrics?get=downtimeTotal"));
+    assert_eq!(values, json!([{"id": "downtimeTotal", "value": "400"}]));
     fixture.check_refused("GET", &format!("{vertex}/subtasks/metrics?agg=median"), 400, "\"agg\" is \"median\"");
     fixture.check_refused("GET", &format!("{vertex}/subtasks/metrics?subtasks=a"), 400, "\"subtasks\" is \"a\"");
     let (status, _, text) = fixture.send("GET", "/metrics", "text/plain", b"");
@@ -871,8 +884,12 @@ fn a_job_is_cancelled_by_both_paths() {
     assert_eq!(fixture.json("PATCH", &format!("/v1/jobs/{RUNNING}?mode=cancel"), ""), (202, json!({})));
     assert_eq!(fixture.json("PATCH", &format!("/jobs/{RUNNING}"), ""), (202, json!({})));
     assert_eq!(fixture.get(&format!("/jobs/{RUNNING}/yarn-cancel")), (202, json!({})));
+    let uncommitted = format!("/jobs/{RUNNING}?mode=cancel-uncommitted");
+    assert_eq!(fixture.json("PATCH", &uncommitted, ""), (202, json!({})));
+    let mut expected = vec![DispatcherRequest::CancelJob(RUNNING); 3];
+    expected.push(DispatcherRequest::CancelUncommitted(RUNNING));
     let asked = fixture.asked.lock().expect("no panic").clone();
-    assert_eq!(asked, vec![DispatcherRequest::CancelJob(RUNNING); 3]);
+    assert_eq!(asked, expected);
 }
 
 #[test]

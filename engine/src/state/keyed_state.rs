@@ -7,7 +7,7 @@ use engine_rows::key_hash::key_hash;
 
 use super::{
     DiskState, DiskStateBackend, KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, MemoryStateBackend, Scope,
-    StateDescriptor, StateShape, TimeDomain, TimerQueue,
+    StateDescriptor, StateShape, TimeDomain, TimerQueue, TimerSnapshot,
     change_log::ChangeLog,
     entries::{ABSENT, Cut, Reader, are_elements, elements, length, write},
     has_ended,
@@ -832,6 +832,14 @@ impl KeyedState {
     #[cfg(test)]
     pub(super) fn queues(&self) -> [(char, &TimerQueue); 2] {
         [('E', &self.event_time), ('P', &self.processing_time)]
+    }
+
+    /// The timers that wait now.
+    pub fn timers(&self, domain: TimeDomain) -> TimerSnapshot {
+        match domain {
+            TimeDomain::EventTime => self.event_time.snapshot(),
+            TimeDomain::ProcessingTime => self.processing_time.snapshot(),
+        }
     }
 
     /// How much there is.

@@ -447,8 +447,8 @@ impl KeyedState {
         RestoreError(format!("could not restore key group {key_group} of operator {:?}: {what}", self.context.operator))
     }
 
-    /// Lets the timers wait that were restored.
-    pub(super) fn end_restore(&mut self) {
+    /// Lets the timers wait that were restored. What uses timers does so too.
+    pub fn end_restore(&mut self) {
         if let Some(timers) = self.restored_timers.take() {
             for (domain, timestamp, key, namespace) in timers.groups.into_values().flatten() {
                 self.queue(domain).register(timestamp, &key, &namespace);

@@ -82,6 +82,8 @@ fn restored(
         }
         state.restore(*key_group, content, states).map_err(|error| (GuestFailure::RestoreFailed, error.to_string()))?;
     }
+    // Before anything uses them, so that they are counted from the start.
+    state.end_restore();
     if restore.is_incremental {
         state.track_changes();
         state.build_upon(&restore.part_bytes);

@@ -29,8 +29,11 @@
 //! if it is the rest of the line.
 
 mod cursor;
+mod writer;
 
 use std::fmt;
+
+pub use writer::write_json;
 
 use crate::descriptor::TypeDescriptor;
 use cursor::{Cursor, Parsed};

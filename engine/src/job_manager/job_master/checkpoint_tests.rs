@@ -186,6 +186,32 @@ fn a_checkpoint_goes_from_the_sources_to_the_commit_and_a_failure_goes_back_to_i
 }
 
 #[test]
+fn a_job_gives_way_only_as_long_as_it_has_completed_no_checkpoint() {
+    let give_way = |harness: &mut Harness| harness.deliver(Address::Dispatcher, JobMasterMessage::CancelUncommitted);
+    // One is awaited.
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let id = harness.trigger()[0].checkpoint_id;
+    give_way(&mut harness);
+    assert_eq!(harness.status(), JobStatus::Canceling);
+    harness.acknowledge_all(&deployed, id);
+    harness.perform_storage();
+    assert_eq!(harness.master.details().checkpoints.unwrap().counts.completed, 0);
+    // One is about to be complete: that is waited for.
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let id = harness.trigger()[0].checkpoint_id;
+    harness.acknowledge_all(&deployed, id);
+    give_way(&mut harness);
+    assert_eq!(harness.status(), JobStatus::Running);
+    harness.perform_storage();
+    assert_eq!(harness.status(), JobStatus::Running);
+    assert_eq!(harness.master.details().checkpoints.unwrap().counts.completed, 1);
+    // One is complete, and the job restarts.
+    harness.fail_and_restart(deployed[0].attempt, "guest-panic");
+    give_way(&mut harness);
+    assert_eq!(harness.status(), JobStatus::Running);
+}
+
+#[test]
 fn a_region_gets_back_what_its_readers_had_left_and_what_they_were_dealt_since() {
     let (mut harness, deployed) = Harness::running(pipelines(2).option("splits", "6"), SETTINGS);
     let attempts: Vec<_> = deployed.iter().map(|deployment| deployment.attempt).collect();

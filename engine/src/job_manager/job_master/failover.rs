@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     Consequence, JobMaster, JobMasterError,
+    checkpoint_coordinator::CompletedCheckpoint,
     execution_graph::{
         VertexIndex,
         execution::{CancelEffect, cancel_effect},
@@ -23,6 +24,7 @@ use crate::{
         status::{ExecutionState, JobStatus},
     },
     protocol::{
+        job_details::Restart,
         job_master::{FailureCause, RESTORE_FAILURE, Recoverability},
         task_executor::TaskExecutorMessage,
     },
@@ -155,18 +157,19 @@ impl JobMaster {
             self.fail_job(cause, failed.first().copied(), now);
             return;
         }
-        let delay = match self.restart_strategy.on_failure(now) {
+        let (delay, consequence) = match self.restart_strategy.on_failure(now) {
             RestartDecision::Fail => {
                 self.fail_job(cause, failed.first().copied(), now);
                 return;
             }
             RestartDecision::Restart(delay) => {
                 self.restarts += 1;
-                delay
+                self.downtime.begin(now);
+                (delay, Consequence::TasksRestart)
             }
-            RestartDecision::Merge(delay) => delay,
+            RestartDecision::Merge(delay) => (delay, Consequence::JobGoesOn),
         };
-        let entry = self.record_failure(cause, failed.first().copied(), Consequence::JobGoesOn, now);
+        let entry = self.record_failure(cause, failed.first().copied(), consequence, now);
         self.root_failure = Some(entry);
         let vertices = self.to_restart(if is_global { &[] } else { failed });
         let from = self.checkpoints.latest().map_or_else(
@@ -283,6 +286,20 @@ impl JobMaster {
         }
     }
 
+    /// Notes when all tasks run again.
+    pub(super) fn note_recovery(&mut self, now: Timestamp) {
+        let running = self.graph.count(ExecutionState::Running) + self.graph.count(ExecutionState::Finished);
+        if self.downtime.since.is_none() || self.status != JobStatus::Running || running != self.graph.vertex_count() {
+            return;
+        }
+        self.downtime.end(now);
+        for failure in self.failures.iter_mut().chain(&mut self.root_failure) {
+            if failure.restart == Restart::UnderWay {
+                failure.restart = Restart::Recovered(now);
+            }
+        }
+    }
+
     /// When the last of the restarts under way may begin.
     pub(super) fn pending_restarts_end(&self) -> Option<Timestamp> {
         self.pending_restarts.iter().map(|restart| restart.not_before).max()
@@ -319,6 +336,19 @@ impl JobMaster {
             | JobStatus::Canceled
             | JobStatus::Failed
             | JobStatus::Suspended => {}
+        }
+    }
+
+    /// Cancels the job if that was asked for in case that it has completed no checkpoint, once no checkpoint is about
+    /// to be complete.
+    pub(super) fn give_way(&mut self, now: Timestamp) {
+        if !self.gives_way || self.checkpoints.is_undecided() {
+            return;
+        }
+        self.gives_way = false;
+        let has_completed = |latest: &CompletedCheckpoint| !latest.metadata.kind.is_savepoint();
+        if !self.checkpoints.latest().is_some_and(has_completed) {
+            self.cancel(now);
         }
     }
 

@@ -74,7 +74,7 @@ use crate::{
     graph::job_graph::{JobGraph, ResourceProfile},
     protocol::{
         dispatcher::{DispatcherMessage, JobMasterFailed, JobStatusChanged, JobTerminated},
-        job_details::{FailureEntry, JobDetails, JobOverview, SlotShortage},
+        job_details::{Downtime, FailureEntry, JobDetails, JobOverview, Restart, SlotShortage},
         job_master::{CheckpointFailureReason, FailureCause, JobMasterMessage, Recoverability},
         resource_manager::{JobMasterRegistration, RequiredSlots, ResourceManagerMessage},
         rpc::{Address, Endpoint, Envelope, Fence, Message},
@@ -129,7 +129,9 @@ pub const JOB_FAILURE_TARGET: &str = "engine::job_failure";
 enum Consequence {
     /// It is the reason for which the job ends as FAILED.
     JobFails,
-    /// The job restarts, or has ended or is ending for another reason.
+    /// Tasks restart.
+    TasksRestart,
+    /// None: what it is about restarts already, or the job has ended or is ending for another reason.
     JobGoesOn,
 }
 
@@ -170,7 +172,10 @@ pub struct JobMaster {
     /// Subtasks of pending restarts that none has taken up yet.
     waiting_for_restart: BTreeSet<VertexIndex>,
     cancel_retries: BTreeMap<VertexIndex, CancelRetry>,
+    /// To be cancelled unless it has completed a checkpoint.
+    gives_way: bool,
     restarts: u64,
+    downtime: Downtime,
     root_failure: Option<FailureEntry>,
     /// The newest first; at most `failures_max`.
     failures: VecDeque<FailureEntry>,
@@ -231,7 +236,9 @@ impl JobMaster {
             pending_restarts: Vec::new(),
             waiting_for_restart: BTreeSet::new(),
             cancel_retries: BTreeMap::new(),
+            gives_way: false,
             restarts: 0,
+            downtime: Downtime::default(),
             root_failure: None,
             failures: VecDeque::new(),
             failures_max: configuration.get(&options::EXCEPTION_HISTORY) as usize,
@@ -301,6 +308,7 @@ impl JobMaster {
             configuration: self.configuration.clone(),
             restart_strategy,
             restarts: self.restarts,
+            downtime: self.downtime,
             slot_shortage: self.slot_shortage(),
             root_failure: self.root_failure.clone(),
             failures: self.failures.iter().cloned().collect(),
@@ -408,6 +416,7 @@ impl JobMaster {
                 self.task_executor_lost(&id, &format!("TaskExecutor {id} disconnected: {reason}"), now);
             }
             JobMasterMessage::Cancel => self.cancel(now),
+            JobMasterMessage::CancelUncommitted => self.gives_way = true,
             JobMasterMessage::RequestDetails(number) => {
                 self.send_to_dispatcher(DispatcherMessage::JobDetails(number, self.details()));
             }
@@ -450,6 +459,8 @@ impl JobMaster {
         self.continue_restarts(now);
         self.deploy_waiting_regions(now);
         self.run_checkpoints(now);
+        self.note_recovery(now);
+        self.give_way(now);
         match self.status {
             // What is about to be stored must not outlive the decision what becomes of it.
             JobStatus::Running | JobStatus::Failing | JobStatus::Canceling if self.checkpoints.is_undecided() => {
@@ -546,6 +557,7 @@ impl JobMaster {
     /// The last messages: gives slots back, unless another leader may use them.
     fn terminate(&mut self, now: Timestamp) {
         assert!(self.status.is_terminal(), "only an ended job terminates");
+        self.downtime.end(now);
         self.carry_out_effects(now);
         let reason = format!("job {} is {}", self.job(), self.status);
         if self.status.is_globally_terminal() {
@@ -597,6 +609,7 @@ impl JobMaster {
             task_executor: location.map(|location| location.task_executor.clone()),
             task_name: vertex.map(|vertex| self.graph.task_name(vertex)),
             cause,
+            restart: if consequence == Consequence::TasksRestart { Restart::UnderWay } else { Restart::None },
         };
         let task = entry.task_name.as_deref().unwrap_or("job");
         let FailureCause { code, message, detail, .. } = &entry.cause;
@@ -604,7 +617,9 @@ impl JobMaster {
             Consequence::JobFails => {
                 tracing::warn!(target: JOB_FAILURE_TARGET, job = %self.job(), task, code, "{message}");
             }
-            Consequence::JobGoesOn => tracing::warn!(job = %self.job(), task, code, "{message}"),
+            Consequence::TasksRestart | Consequence::JobGoesOn => {
+                tracing::warn!(job = %self.job(), task, code, "{message}")
+            }
         }
         if !detail.is_empty() {
             tracing::debug!(job = %self.job(), task, "the plugin's backtrace:\n{detail}");
@@ -707,6 +722,7 @@ impl JobMaster {
                 | JobMasterMessage::TaskExecutorHeartbeat(_)
                 | JobMasterMessage::DisconnectTaskExecutor(..)
                 | JobMasterMessage::Cancel
+                | JobMasterMessage::CancelUncommitted
                 | JobMasterMessage::RequestDetails(_)
                 | JobMasterMessage::Suspend(_) => true,
             },

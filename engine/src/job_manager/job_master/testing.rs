@@ -37,7 +37,7 @@ use crate::{
         stream_graph::{ChainingStrategy, ConnectorSpec, Operator, Partitioner, StreamEdge, StreamNode},
     },
     protocol::{
-        job_details::JobDetails,
+        job_details::{JobDetails, Restart},
         job_master::{
             FailureCause, JobMasterMessage, Recoverability, SlotOffer, SlotOffers, TaskExecutionStateUpdate,
             TaskExecutorHeartbeat, TaskMetrics, TaskState,
@@ -619,6 +619,14 @@ impl Harness {
         assert!(details.timestamps.contains_key(&details.status));
         assert_eq!(details.status.is_terminal(), overview.ended.is_some());
         assert!(details.status != JobStatus::Failed || details.root_failure.is_some());
+        let running =
+            counts.get(&ExecutionState::Running).unwrap_or(&0) + counts.get(&ExecutionState::Finished).unwrap_or(&0);
+        let is_whole = details.status == JobStatus::Running && running == counts.values().sum::<u32>();
+        if is_whole || details.status.is_terminal() {
+            assert_eq!(details.downtime.since, None);
+        }
+        let is_under_way = details.failures.iter().any(|failure| failure.restart == Restart::UnderWay);
+        assert!(!(is_whole && is_under_way), "all tasks run, and a restart is under way");
         details
     }
 }

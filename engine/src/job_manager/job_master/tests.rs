@@ -364,6 +364,11 @@ fn a_restart_waits_for_the_delay_and_for_the_cancelled_tasks() {
     let details = harness.consistent_details();
     assert_eq!(details.restarts, 2);
     assert_eq!(details.failures.len(), 3);
+    // The last made nothing restart. The first had cost the 4 s after which the second tasks ran; the second was never
+    // over: its 3 s last until the job ended.
+    let downtimes: Vec<_> = details.failures.iter().map(|failure| failure.downtime_ms(Timestamp(0))).collect();
+    assert_eq!(downtimes, [None, Some(0), Some(4000)]);
+    assert_eq!(details.downtime, Downtime { past_ms: 7000, since: None });
     assert_eq!(details.vertices[0].subtasks[0].former.len(), 2);
     assert!(details.restart_strategy.ends_with("each restart begins from scratch, since the job takes no checkpoints"));
 }
@@ -531,7 +536,9 @@ fn failures_of_two_regions_are_two_restarts_and_running_waits_for_both() {
     harness.report(sink1, TaskState::Canceled);
     harness.advance(SECOND);
     assert_eq!(harness.status(), JobStatus::Running);
-    assert_eq!(harness.master.details().restarts, 2);
+    let details = harness.master.details();
+    assert_eq!(details.restarts, 2);
+    assert!(details.failures.iter().all(|failure| failure.restart == Restart::UnderWay));
 }
 
 #[test]
@@ -1329,6 +1336,7 @@ fn every_kind_of_message_survives_the_wire() {
         }),
         JobMasterMessage::DisconnectTaskExecutor(id, "gone".to_owned()),
         JobMasterMessage::Cancel,
+        JobMasterMessage::CancelUncommitted,
         JobMasterMessage::RequestDetails(u64::MAX),
         JobMasterMessage::Suspend("lost".to_owned()),
     ] {

@@ -320,8 +320,9 @@ fn a_segment_goes_on_from_its_snapshot() {
         assert!(!kept.is_empty());
         let mut after =
             restored(&[], SegmentRestore { key_groups: kept.clone(), ..SegmentRestore::default() }).unwrap();
-        let again = key_groups(after.snapshot(2, true).unwrap());
+        // Before anything is asked of it.
         let (was, is) = (before.state_usage(), after.state_usage());
+        let again = key_groups(after.snapshot(2, true).unwrap());
         let counts =
             |usage: &StateUsage| usage.key_groups.iter().map(|of| (of.key_group, of.entries)).collect::<Vec<_>>();
         assert_eq!(counts(&is), counts(&was), "{act}");

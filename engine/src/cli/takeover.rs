@@ -1,0 +1,421 @@
+//! How one version of a job takes the place of another: stop with a savepoint, start from it, and, if the new version
+//! fails or the user gives up before its first checkpoint, back to the old one.
+//!
+//! The JobManager cancels the new version only if it has completed no checkpoint: so either nothing of it was
+//! committed, and the old one may go on from the savepoint, or it goes on itself.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::{CliError, say};
+use crate::{
+    base::{
+        config::{Origin, options},
+        ids::JobId,
+        status::JobStatus,
+    },
+    client::{
+        job_snapshot::JobSnapshot,
+        rest_client::{RestClient, RestClientError, SentFile, wait},
+    },
+    graph::{job_graph::JobGraph, job_graph_codec, plan::json_plan},
+};
+
+/// Pause between two looks at the new job.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// Longest wait for a job that was cancelled to end.
+const CANCEL_TIME_MAX: Duration = Duration::from_secs(60);
+/// Time for which a job that takes no checkpoints must run to count as taken over.
+const PROBATION: Duration = Duration::from_secs(5);
+/// Time after which slots that are awaited are spoken of.
+const SHORTAGE_PATIENCE: Duration = Duration::from_secs(1);
+/// Stands for a savepoint that is not taken yet.
+const SAVEPOINT: &str = "SAVEPOINT";
+
+/// One version of the program, as it is submitted.
+pub(super) struct Version {
+    pub(super) graph: JobGraph,
+    pub(super) plugin: Bytes,
+}
+
+/// True for settings of a submitter that another submission takes over.
+pub(super) fn is_handed_on(key: &str) -> bool {
+    !key.starts_with("sandbox.") && !key.starts_with("plugin.") && key != options::RECOVERY_PATH.key
+}
+
+impl Version {
+    /// Submits it as a job that goes on from a savepoint.
+    fn start(
+        &self,
+        job: JobId,
+        rest: &RestClient,
+        savepoint: &str,
+        allow_non_restored_state: bool,
+    ) -> Result<(), String> {
+        let mut graph = self.graph.clone();
+        graph.job_id = job;
+        graph.json_plan = json_plan(&graph);
+        let allow = allow_non_restored_state.to_string();
+        for (key, value) in
+            [(options::RECOVERY_PATH.key, savepoint), (options::RECOVERY_IGNORE_UNCLAIMED.key, allow.as_str())]
+        {
+            graph.configuration.set(key, value, Origin::Dynamic).map_err(|error| error.to_string())?;
+        }
+        let encoded = job_graph_codec::encode(&graph).map_err(|error| error.to_string())?;
+        let plugin = SentFile { name: graph.program.plugin_name.clone(), content: self.plugin.clone() };
+        rest.submit(&graph, encoded, &plugin, &[]).map_err(in_a_line)
+    }
+
+    /// The command line that does the same by hand, with a file that the plugin is kept in.
+    fn command(&self, rest: &RestClient, plugin: &std::path::Path, savepoint: &str) -> String {
+        let mut words: Vec<String> = ["engine", "submit", "-m", rest.url(), "--detached"].map(str::to_owned).to_vec();
+        words.extend(["--from-savepoint".to_owned(), savepoint.to_owned()]);
+        for (key, value, origin) in self.graph.configuration.iter() {
+            let is_said = !matches!(origin, Origin::Default | Origin::Program);
+            let is_of_start = [options::JOB_MANAGER_URL.key, options::RECOVERY_IGNORE_UNCLAIMED.key].contains(&key);
+            if is_said && is_handed_on(key) && !is_of_start {
+                words.extend(["-D".to_owned(), format!("{key}={value}")]);
+            }
+        }
+        let grants = &self.graph.grants;
+        let paths = |paths: &[PathBuf]| paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        for (option, values) in [
+            ("--allow-read", paths(&grants.read)),
+            ("--allow-write", paths(&grants.write)),
+            ("--allow-net", grants.net.clone()),
+        ] {
+            let values: Vec<String> = values;
+            words.extend(values.into_iter().flat_map(|value| [option.to_owned(), value]));
+        }
+        for artifact in &self.graph.artifacts {
+            words.extend(["--artifact".to_owned(), format!("{}=PATH", artifact.name)]);
+        }
+        words.push(plugin.to_string_lossy().into_owned());
+        words.extend(self.graph.program.args.iter().cloned());
+        words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A word of a command line, in quotes if a shell would read it as something else.
+fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Whether the user wants to give up, and what there is if this process leaves at once.
+#[derive(Default)]
+pub(super) struct Interruption {
+    is_asked: AtomicBool,
+    state: Mutex<String>,
+}
+
+impl Interruption {
+    /// Notes that the user wants to give up. Returns false if that is not the first time.
+    pub(super) fn ask(&self) -> bool {
+        !self.is_asked.swap(true, Ordering::Relaxed)
+    }
+
+    /// What there is now, and what to do.
+    pub(super) fn state(&self) -> MutexGuard<'_, String> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Relaxed)
+    }
+}
+
+/// What became of it.
+pub(super) struct Outcome {
+    /// The job that runs now.
+    pub(super) job: JobId,
+    pub(super) savepoint: String,
+    /// Why the old version goes on; none: the new one does.
+    pub(super) failure: Option<Failure>,
+    /// Starts the old version from the savepoint.
+    pub(super) command: String,
+}
+
+/// Why the new version did not take over.
+pub(super) enum Failure {
+    /// It failed; how.
+    New(String),
+    /// The user gave up.
+    Interrupted,
+}
+
+/// Two versions, and the job that one of them runs as.
+pub(super) struct Takeover {
+    pub(super) rest: RestClient,
+    pub(super) job: JobId,
+    pub(super) old: Version,
+    pub(super) new: Version,
+    /// File with the old plugin.
+    pub(super) kept: PathBuf,
+    /// Below which the savepoint is written; none: as configured.
+    pub(super) directory: Option<String>,
+    pub(super) allow_non_restored_state: bool,
+}
+
+impl Takeover {
+    /// Does it. Waits for the JobManager.
+    ///
+    /// # Errors
+    /// Returns an error that says what there is and what to do if neither version could be made to run.
+    pub(super) fn run(&self, interruption: &Interruption) -> Result<Outcome, CliError> {
+        let job = self.job;
+        let command = self.old.command(&self.rest, &self.kept, SAVEPOINT);
+        let is_stopping = format!(
+            "job {job} is about to be stopped with a savepoint; if it ends and this command does not go on, \
+             `engine checkpoints -m {} {job}` names the savepoint, and the old version is started again by: {command}",
+            self.rest.url()
+        );
+        say(&is_stopping);
+        *interruption.state() = is_stopping;
+        let body = json!({ "targetDirectory": self.directory, "drain": false });
+        let path = format!("/jobs/{job}/stop");
+        let taken = self.rest.operate(&path, &body, |id| format!("/jobs/{job}/savepoints/{id}"))?;
+        let Some(savepoint) = taken["location"].as_str().map(str::to_owned) else {
+            return Err(CliError::failed(anyhow::anyhow!(
+                "job {job} was stopped, but the JobManager names no savepoint"
+            )));
+        };
+        let command = self.old.command(&self.rest, &self.kept, &savepoint);
+        let is_stopped = format!(
+            "job {job} was stopped; its savepoint is {savepoint}, its plugin {}; it is started again by: {command}",
+            self.kept.display()
+        );
+        say(&is_stopped);
+        *interruption.state() = is_stopped;
+        let successor = JobId::random();
+        let failure = if interruption.is_asked() {
+            Failure::Interrupted
+        } else {
+            match self.start_and_watch(successor, &savepoint, &command, interruption) {
+                Ok(()) => return Ok(Outcome { job: successor, savepoint, failure: None, command }),
+                Err(failure) => failure,
+            }
+        };
+        self.go_back(successor, savepoint, failure, command, interruption)
+    }
+
+    fn start_and_watch(
+        &self,
+        successor: JobId,
+        savepoint: &str,
+        command: &str,
+        interruption: &Interruption,
+    ) -> Result<(), Failure> {
+        let started = self.new.start(successor, &self.rest, savepoint, self.allow_non_restored_state);
+        started.map_err(Failure::New)?;
+        say(&format!("the new version was submitted with JobID {successor}"));
+        *interruption.state() = format!(
+            "the new version goes on as job {successor}, in place of job {}; as long as it has completed no checkpoint, \
+             it can be cancelled and the old version started by: {command}",
+            self.job
+        );
+        watch(&self.rest, successor, interruption)
+    }
+
+    /// Ends the new version, unless it has taken over meanwhile, and starts the old one.
+    fn go_back(
+        &self,
+        successor: JobId,
+        savepoint: String,
+        failure: Failure,
+        command: String,
+        interruption: &Interruption,
+    ) -> Result<Outcome, CliError> {
+        let problem = match &failure {
+            Failure::New(problem) => problem.clone(),
+            Failure::Interrupted => "it was given up".to_owned(),
+        };
+        match end_uncommitted(&self.rest, successor) {
+            Ok(End::Nothing) => {}
+            Ok(End::TookOver) => {
+                say(&format!("the new version has completed a checkpoint meanwhile, and goes on: {problem}"));
+                return Ok(Outcome { job: successor, savepoint, failure: None, command });
+            }
+            Ok(End::FailedLater) => {
+                return Err(CliError::failed(anyhow::anyhow!(
+                    "the new version, job {successor}, failed after its first checkpoint: {problem}; its output until \
+                     there is visible, so that the old version was not started"
+                )));
+            }
+            Err(error) => {
+                return Err(CliError::failed(anyhow::anyhow!(
+                    "{problem}; and it is not known what became of the new version, job {successor}: {error}; if it has \
+                     completed no checkpoint, cancel it and start the old version by: {command}"
+                )));
+            }
+        }
+        *interruption.state() = format!("no version runs; the old one is started by: {command}");
+        let back = JobId::random();
+        self.old.start(back, &self.rest, &savepoint, false).map_err(|error| {
+            CliError::failed(anyhow::anyhow!(
+                "{problem}; and the old version could not be started again: {error}; start it by: {command}"
+            ))
+        })?;
+        Ok(Outcome { job: back, savepoint, failure: Some(failure), command })
+    }
+}
+
+fn in_a_line(error: RestClientError) -> String {
+    format!("{:#}", anyhow::Error::from(error))
+}
+
+/// Waits until a job has completed a checkpoint, or has finished.
+///
+/// # Errors
+/// Returns why it did not.
+fn watch(rest: &RestClient, job: JobId, interruption: &Interruption) -> Result<(), Failure> {
+    let mut running_since = None;
+    let mut shortage = Shortage::default();
+    loop {
+        let snapshot = rest.snapshot(job).map_err(|error| Failure::New(in_a_line(error)))?;
+        let completed = completed_checkpoints(rest, job);
+        let failed = || {
+            let exceptions = rest.get(&format!("/jobs/{job}/exceptions")).unwrap_or_default();
+            let root = exceptions["root-exception"].as_str().unwrap_or_default();
+            Failure::New(root.lines().next().unwrap_or("no cause is known").to_owned())
+        };
+        match (snapshot.status, completed) {
+            (JobStatus::Finished, _) => return Ok(()),
+            (JobStatus::Failed | JobStatus::Canceled, _) => return Err(failed()),
+            (_, Some(1..)) => return Ok(()),
+            _ if 0 < snapshot.restarts => return Err(failed()),
+            (JobStatus::Running, None) => {
+                let since = running_since.get_or_insert_with(Instant::now);
+                if snapshot.slot_shortage.is_some() {
+                    *since = Instant::now();
+                } else if PROBATION <= since.elapsed() {
+                    return Ok(());
+                }
+            }
+            _ => running_since = None,
+        }
+        if interruption.is_asked() {
+            return Err(Failure::Interrupted);
+        }
+        if let Some(line) = shortage.line(&snapshot) {
+            say(&line);
+        }
+        wait(LOOK_PAUSE);
+    }
+}
+
+/// Slots that a job has waited for, and whether that was said.
+#[derive(Default)]
+struct Shortage {
+    since: Option<Instant>,
+    said: Option<String>,
+}
+
+impl Shortage {
+    /// What is to be said: once the job has waited for a while, and again if it waits for something else.
+    fn line(&mut self, snapshot: &JobSnapshot) -> Option<String> {
+        let Some(shortage) = snapshot.slot_shortage.filter(|shortage| shortage.available.is_some()) else {
+            self.since = None;
+            return None;
+        };
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let line = format!("job {} is {shortage}", snapshot.id);
+        if since.elapsed() < SHORTAGE_PATIENCE || self.said.as_ref() == Some(&line) {
+            return None;
+        }
+        self.said = Some(line.clone());
+        Some(line)
+    }
+}
+
+/// None: the job takes no checkpoints.
+fn completed_checkpoints(rest: &RestClient, job: JobId) -> Option<u64> {
+    let is_periodic = rest
+        .get(&format!("/jobs/{job}/checkpoints/config"))
+        .is_ok_and(|config| config["interval"].as_u64().is_some_and(|interval| interval < i64::MAX.unsigned_abs()));
+    let checkpoints = || rest.get(&format!("/jobs/{job}/checkpoints")).unwrap_or(Value::Null);
+    is_periodic.then(|| u64::from(checkpoints()["latest"]["completed"].is_object()))
+}
+
+/// How the new version ended.
+enum End {
+    /// Without a checkpoint, or it was never there: nothing of it was committed.
+    Nothing,
+    /// It has completed a checkpoint and goes on, or has finished.
+    TookOver,
+    /// It has completed a checkpoint, and has not gone on.
+    FailedLater,
+}
+
+/// Ends a job, unless it has completed a checkpoint.
+fn end_uncommitted(rest: &RestClient, job: JobId) -> Result<End, String> {
+    if rest.jobs().map_err(in_a_line)?.iter().all(|known| known.id != job) {
+        return Ok(End::Nothing);
+    }
+    // It may have ended by itself.
+    drop(rest.cancel_uncommitted(job));
+    let begun = Instant::now();
+    while begun.elapsed() < CANCEL_TIME_MAX {
+        let status = rest.snapshot(job).map_err(in_a_line)?.status;
+        let has_committed = completed_checkpoints(rest, job).is_some_and(|completed| 0 < completed);
+        match status {
+            JobStatus::Finished => return Ok(End::TookOver),
+            status if status.is_globally_terminal() => {
+                return Ok(if has_committed { End::FailedLater } else { End::Nothing });
+            }
+            JobStatus::Failing | JobStatus::Canceling => {}
+            _ if has_committed => return Ok(End::TookOver),
+            _ => {}
+        }
+        wait(LOOK_PAUSE);
+    }
+    Err(format!("it was cancelled, but has not ended within {} s", CANCEL_TIME_MAX.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{base::config::Configuration, client::rest_client::RestClient, job_manager::test_graphs::job_graph};
+
+    #[test]
+    fn the_old_version_is_started_again_by_one_command() {
+        let mut graph = job_graph(1, &[("a", 1)]);
+        graph.configuration = Configuration::default();
+        for (key, value, origin) in [
+            (options::PARALLELISM.key, "2", Origin::CommandLine),
+            (options::CHECKPOINTING_INTERVAL.key, "10 s", Origin::Dynamic),
+            (options::JOB_NAME.key, "Old", Origin::Program),
+            (options::RECOVERY_PATH.key, "/older", Origin::Dynamic),
+        ] {
+            graph.configuration.set(key, value, origin).unwrap();
+        }
+        graph.grants.read = vec![PathBuf::from("/in put")];
+        graph.grants.write = Vec::new();
+        graph.grants.net = Vec::new();
+        graph.artifacts = Vec::new();
+        graph.program.args = ["--input", "it's*"].map(str::to_owned).to_vec();
+        let version = Version { graph, plugin: Bytes::new() };
+        let rest = RestClient::new(&Configuration::default()).unwrap();
+        assert_eq!(
+            version.command(&rest, std::path::Path::new("words-1.wasm"), "/s/savepoint-1"),
+            format!(
+                "engine submit -m {} --detached --from-savepoint /s/savepoint-1 -D 'execution.checkpointing.interval=10 s' \
+                 -D parallelism.default=2 --allow-read '/in put' words-1.wasm --input 'it'\\''s*'",
+                rest.url()
+            )
+        );
+    }
+}
