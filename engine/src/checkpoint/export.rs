@@ -306,6 +306,7 @@ impl<'a> StateExport<'a> {
                 name: state.name.clone(),
                 shape: Some(shape),
                 has_time_to_live: state.time_to_live.is_some(),
+                taken_at_end: false,
             }),
             Exported::Timers => None,
         };

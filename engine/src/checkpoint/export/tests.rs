@@ -13,7 +13,14 @@ use crate::{
 };
 
 fn declaration(name: &str, kind: StateKind, value_type: &str) -> StateDeclaration {
-    StateDeclaration { name: name.into(), kind, value_type: value_type.into(), map_key_type: None, time_to_live: None }
+    StateDeclaration {
+        name: name.into(),
+        kind,
+        value_type: value_type.into(),
+        map_key_type: None,
+        time_to_live: None,
+        taken_at_end: false,
+    }
 }
 
 fn keyed_declarations() -> Vec<StateDeclaration> {
@@ -31,6 +38,7 @@ fn keyed_state() -> KeyedState {
         name: state.name.clone(),
         shape: shape(state.kind),
         has_time_to_live: state.time_to_live.is_some(),
+        taken_at_end: false,
     };
     KeyedState::new(KeyedStateContext {
         operator: "Count".into(),
