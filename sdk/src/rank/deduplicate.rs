@@ -2,8 +2,6 @@
 
 use std::{cmp::Reverse, marker::PhantomData, rc::Rc};
 
-use engine_rows::row::Rows;
-
 use super::{RankFunction, Ranked, Ranking, Results, records, records_state};
 use crate::{
     collector::Collector,
@@ -247,13 +245,9 @@ where
     fn begin_batch(&mut self, rows: &[u8]) {
         let Self { selector, seen, .. } = self;
         seen.begin_batch();
-        if seen.is_complete() {
-            return;
+        if seen.wants_prefetch() {
+            seen.prefetch_rows(rows, |_| Some([]), |payload, out| encode_key_of::<T, K, S>(selector, payload, out));
         }
-        for row in Rows::new(rows).map_while(Result::ok) {
-            seen.prefetch(row.key_hash, &[], |out| encode_key_of::<T, K, S>(selector, row.payload, out));
-        }
-        seen.fetch();
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, rc::Rc};
 
-use engine_rows::row::{NO_TIMESTAMP, Rows};
+use engine_rows::row::NO_TIMESTAMP;
 
 use super::{Ranked, records};
 use crate::{
@@ -118,13 +118,9 @@ where
     fn begin_batch(&mut self, rows: &[u8]) {
         let Self { selector, records, .. } = self;
         records.begin_batch();
-        if records.is_complete() {
-            return;
+        if records.wants_prefetch() {
+            records.prefetch_rows(rows, |_| Some([]), |payload, out| encode_key_of::<T, K, S>(selector, payload, out));
         }
-        for row in Rows::new(rows).map_while(Result::ok) {
-            records.prefetch(row.key_hash, &[], |out| encode_key_of::<T, K, S>(selector, row.payload, out));
-        }
-        records.fetch();
     }
 
     fn begin_timers(&mut self, timers: &[Timer<'_>]) {

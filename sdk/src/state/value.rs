@@ -6,6 +6,7 @@ use engine_rows::row::Rows;
 
 use super::{
     Clock, TimeToLive,
+    declare::Prefetch,
     table::{CacheStats, NOWHERE, Slot, Table, Weighed, mix},
     wire::{Requests, StateId, read_counted, write_absent, write_counted_with},
 };
@@ -37,10 +38,8 @@ pub(crate) struct ValueCache<V> {
     is_crowded: bool,
     /// The row that used the cache last; only known if the batch is crowded.
     row: u32,
-    /// Where the rows of the batch will find their entries, in all likelihood.
+    /// Where the rows or timers of the batch will find their entries, in all likelihood.
     hints: Vec<u32>,
-    /// The next row's hint.
-    hint: usize,
     /// The place last lent to be changed: it may be empty, or have grown.
     lent: u32,
     /// Places that were found empty in this batch.
@@ -70,7 +69,6 @@ impl<V: Owned> ValueCache<V> {
             is_crowded: false,
             row: current::NO_ROW,
             hints: Vec::new(),
-            hint: 0,
             lent: NOWHERE,
             emptied: Vec::new(),
             missing: Vec::new(),
@@ -93,7 +91,6 @@ impl<V: Owned> ValueCache<V> {
     /// Begins a batch: entries touched from here on are pinned, slots of the last batch are void.
     pub(crate) fn begin_batch(&mut self) {
         self.hints.clear();
-        self.hint = 0;
         self.is_crowded = false;
         self.row = current::row();
         self.end_row();
@@ -130,41 +127,67 @@ impl<V: Owned> ValueCache<V> {
         !self.table.is_complete() || self.table.is_large()
     }
 
-    /// First pass over a batch of rows: [`ValueCache::prefetch`] of each row, then
-    /// [`ValueCache::fetch`]. `namespace` is that of a row's timestamp; none for a row without
-    /// entry. `key` encodes the key of a row's payload.
-    ///
-    /// To find an entry is to wait for memory three times, one after the other. Here each step
-    /// is taken for all rows, whose waits overlap; slots are then asked for in the order of the rows.
+    /// First pass over a batch of rows, as [`ValueCache::prefetch_each`]. `namespace` is that of a
+    /// row's timestamp; none for a row without entry. `key` encodes the key of a row's payload.
     pub(crate) fn prefetch_rows<N: AsRef<[u8]>>(
         &mut self,
         rows: &[u8],
         mut namespace: impl FnMut(i64) -> Option<N>,
         mut key: impl FnMut(&[u8], &mut Vec<u8>),
     ) {
-        let mut hints = std::mem::take(&mut self.hints);
         let rows = Rows::new(rows).map_while(Result::ok);
         for row in rows.clone() {
+            match namespace(row.timestamp) {
+                Some(namespace) => self.guess(row.key_hash, namespace.as_ref()),
+                None => self.hints.push(NOWHERE),
+            }
+        }
+        let mut hints = std::mem::take(&mut self.hints);
+        for (row, hint) in rows.zip(&mut hints) {
             if let Some(namespace) = namespace(row.timestamp) {
-                hints.push(self.table.guess(mix(row.key_hash, namespace.as_ref())));
+                self.check(hint, row.key_hash, namespace.as_ref(), |out| key(row.payload, out));
             }
         }
-        let mut present = 0;
-        let rows = rows.filter_map(|row| namespace(row.timestamp).map(|namespace| (row, namespace)));
-        for ((row, namespace), hint) in rows.zip(&mut hints) {
-            if self.table.pin(*hint, mix(row.key_hash, namespace.as_ref())).is_some() {
-                // An entry may begin in one line of the core's cache and end in the next.
-                present += usize::from(self.table.entry(*hint).content.is_some());
-            } else {
-                *hint = NOWHERE;
-                if !self.table.is_complete() {
-                    self.prefetch(row.key_hash, namespace.as_ref(), |out| key(row.payload, out));
-                }
-            }
-        }
-        black_box(present);
         self.hints = hints;
         self.fetch();
+    }
+
+    /// First pass over a batch: `each` hands out hash, namespace and what encodes the key of each
+    /// row or timer, whenever it is called.
+    ///
+    /// To find an entry is to wait for memory three times, one after the other. Here each step
+    /// is taken for all rows, whose waits overlap; slots are then asked for by the number of the row.
+    pub(crate) fn prefetch_each(&mut self, each: &mut dyn FnMut(&mut Prefetch<'_>)) {
+        each(&mut |hash, namespace, _| self.guess(hash, namespace));
+        let mut hints = std::mem::take(&mut self.hints);
+        let mut left = hints.iter_mut();
+        each(&mut |hash, namespace, key| {
+            if let Some(hint) = left.next() {
+                self.check(hint, hash, namespace, key);
+            }
+        });
+        self.hints = hints;
+        self.fetch();
+    }
+
+    /// Notes where the next row will find its entry.
+    #[inline(always)]
+    fn guess(&mut self, hash: u32, namespace: &[u8]) {
+        self.hints.push(self.table.guess(mix(hash, namespace)));
+    }
+
+    /// Pins the entry of a row where it was guessed to be; what is not there may be missing.
+    #[inline(always)]
+    fn check(&mut self, hint: &mut u32, hash: u32, namespace: &[u8], key: impl FnOnce(&mut Vec<u8>)) {
+        if self.table.pin(*hint, mix(hash, namespace)).is_some() {
+            // An entry may begin in one line of the core's cache and end in the next.
+            black_box(self.table.entry(*hint).content.is_some());
+        } else {
+            *hint = NOWHERE;
+            if !self.table.is_complete() {
+                self.prefetch(hash, namespace, key);
+            }
+        }
     }
 
     /// First pass over a batch, only needed while the cache is not complete: probes by
@@ -218,14 +241,8 @@ impl<V: Owned> ValueCache<V> {
         if self.is_crowded {
             self.begin_row();
         }
-        let place = match self.hints.get(self.hint) {
-            Some(hint) => {
-                self.hint += 1;
-                self.table.at(*hint, key, namespace)
-            }
-            None => None,
-        };
-        let place = match place {
+        let hint = self.hints.get(current::row() as usize);
+        let place = match hint.and_then(|hint| self.table.at(*hint, key, namespace)) {
             Some(place) => place,
             None => {
                 let hash = mix(hash, namespace);
