@@ -400,7 +400,11 @@ impl JobMaster {
                 self.send_to_dispatcher(DispatcherMessage::SnapshotTaken(number, Err(message)));
             }
             JobMasterMessage::TriggerSnapshot(number, request) => self.checkpoints.ask(number, request, now),
-            JobMasterMessage::CheckpointStored(id, result) => self.checkpoints.stored(id, result, now),
+            JobMasterMessage::CheckpointStored(id, result) => {
+                self.checkpoints.stored(id, result, now);
+                // A restart would remove the rows that a savepoint holds.
+                self.carry_out_effects(now);
+            }
             JobMasterMessage::CheckpointsDiscarded => self.checkpoints.discarded(),
             JobMasterMessage::CheckpointVerified(id, result) => self.handle_verification(id, result, now),
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => self.reconcile_deployments(heartbeat, now),
