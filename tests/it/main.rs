@@ -13,5 +13,6 @@ mod hostile;
 mod cluster;
 mod event_time;
 mod exactly_once;
+mod checkpoint_faults;
 mod operators;
 mod wire;

@@ -8,6 +8,7 @@ use std::{
     collections::BTreeSet,
     fmt, fs,
     io::{self, Write},
+    ops::Range,
     path::PathBuf,
     sync::Arc,
 };
@@ -105,6 +106,10 @@ fn advice(action: &str, path: &str, error: &io::Error) -> &'static str {
     let is_savepoint = path.split('/').any(|part| part.starts_with(SAVEPOINT));
     match (error.kind(), action, is_savepoint) {
         (io::ErrorKind::NotADirectory, "read", _) => ": that is no savepoint or checkpoint directory",
+        (io::ErrorKind::NotADirectory, "open" | "list", _) => {
+            ": a part of that path is a file; name another directory (execution.checkpointing.dir, or that of the \
+             savepoint)"
+        }
         (_, "read" | "list" | "open", _) => "",
         (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _, false) => {
             ": make room, or choose another directory (execution.checkpointing.dir)"
@@ -228,6 +233,7 @@ impl CheckpointStorage {
         };
         let written = failpoint!("checkpoint.file.write")
             .and_then(|()| content(&mut upload))
+            .and_then(|()| failpoint!("checkpoint.file.complete"))
             .and_then(|()| upload.complete())
             .and_then(|()| failpoint!("checkpoint.file.written"));
         match written {
@@ -258,6 +264,21 @@ impl CheckpointStorage {
             self.runtime(&file.path)?.block_on(read).map_err(|error| self.error("read", &file.path, &error))?;
         self.check(file, length, crc32fast::hash(&bytes))?;
         Ok(bytes)
+    }
+
+    /// Reads a part of a file whose whole was checked before ([`Self::verify_file`]).
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read, or the file ends before.
+    pub fn read_range(&self, file: &StateFile, range: Range<u64>) -> Result<Bytes, CheckpointStorageError> {
+        let path = self.path(&file.path)?;
+        let bytes = self.runtime(&file.path)?.block_on(self.store.get_range(&path, range.clone()));
+        let bytes = bytes.map_err(|error| self.error("read", &file.path, &error))?;
+        if bytes.len() as u64 == range.end - range.start {
+            return Ok(bytes);
+        }
+        let problem = format!("it ends at {}", range.start + bytes.len() as u64);
+        Err(CheckpointStorageError::Damaged { path: self.shown(&file.path), problem })
     }
 
     fn check(&self, file: &StateFile, length: u64, crc32: u32) -> Result<(), CheckpointStorageError> {
@@ -353,7 +374,11 @@ impl CheckpointStorage {
         metadata.files().collect::<BTreeSet<_>>().into_iter().try_for_each(|file| self.verify_file(file))
     }
 
-    fn verify_file(&self, file: &StateFile) -> Result<(), CheckpointStorageError> {
+    /// Checks length and checksum of a file, a part at a time.
+    ///
+    /// # Errors
+    /// Returns an error if it is not there, or is damaged.
+    pub fn verify_file(&self, file: &StateFile) -> Result<(), CheckpointStorageError> {
         let path = self.path(&file.path)?;
         let mut checksum = crc32fast::Hasher::new();
         let read = async {

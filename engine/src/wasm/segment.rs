@@ -75,11 +75,15 @@ fn restored(
         }
         Some(_) | None => KeyedState::new(state_context),
     };
-    for RestoredKeyGroup { key_group, content, states } in &restore.key_groups {
+    for restored in restore.key_groups {
         if cancel.is_canceled() {
             return Err((GuestFailure::Canceled, "the task was canceled".to_owned()));
         }
-        state.restore(*key_group, content, states).map_err(|error| (GuestFailure::RestoreFailed, error.to_string()))?;
+        let RestoredKeyGroup { key_group, content, states } =
+            restored.map_err(|message| (GuestFailure::StateStorage, message))?;
+        state
+            .restore(key_group, &content, &states)
+            .map_err(|error| (GuestFailure::RestoreFailed, error.to_string()))?;
     }
     if restore.is_incremental {
         state.track_changes();
