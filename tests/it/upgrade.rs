@@ -95,6 +95,16 @@ fn a_version_with_one_more_column_takes_over() {
 }
 
 #[test]
+fn a_version_whose_state_has_one_more_field_takes_over() {
+    let scene = Scene::new();
+    let done = scene.upgrade(&[], "wide");
+    assert!(done.status.success(), "{}", describe(&done));
+    let successor = scene.job_in(&String::from_utf8_lossy(&done.stdout));
+    scene.cluster.await_state(&successor, "FINISHED");
+    scene.check();
+}
+
+#[test]
 fn a_version_that_traps_gives_way_to_the_old_one() {
     let scene = Scene::new();
     let failed = scene.upgrade(&[], "trap");

@@ -321,7 +321,16 @@ mod tests {
                 "expected kill, panic, error, error(ENOSPC), error(EIO), error(EROFS), delay(MS) or torn, found \
                  \"explode\"",
             ),
-            ("sink.commit=delay(x)", "expected kill, panic, error, delay(MS) or torn, found \"delay(x)\""),
+            (
+                "sink.commit=error(ENOENT)",
+                "expected kill, panic, error, error(ENOSPC), error(EIO), error(EROFS), delay(MS) or torn, found \
+                 \"error(ENOENT)\"",
+            ),
+            (
+                "sink.commit=delay(x)",
+                "expected kill, panic, error, error(ENOSPC), error(EIO), error(EROFS), delay(MS) or torn, found \
+                 \"delay(x)\"",
+            ),
         ] {
             assert_eq!(Failpoints::parse(text).unwrap_err(), format!("{VARIABLE}: {expected}"));
         }

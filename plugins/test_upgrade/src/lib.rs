@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `1` | |
 //! | `2` | rows have one more column |
+//! | `wide` | the state of the second window has one more field |
 //! | `trap` | the operator that reads the events traps at once |
 //! | `other-key` | the second window has another key: it cannot go on from the state of `1` |
 //! | `no-window` | the first window is gone, and its state would be lost |
@@ -64,9 +65,56 @@ impl AggregateFunction<Popularity> for Most {
     }
 }
 
+mod wide {
+    use engine_sdk::prelude::*;
+
+    /// As the version `wide` keeps it.
+    #[derive(Record, Clone, Copy)]
+    pub struct Popularity {
+        pub note: Option<i64>,
+        pub auction: u64,
+        pub bids: u64,
+        pub window_end: i64,
+    }
+}
+
+/// [`Most`] with another state.
+struct WideMost;
+
+impl AggregateFunction<Popularity> for WideMost {
+    type Accumulator = Vec<wide::Popularity>;
+    type Output = Vec<Popularity>;
+
+    fn create_accumulator(&self) -> Vec<wide::Popularity> {
+        Vec::new()
+    }
+
+    fn add(&self, count: &Popularity, most: &mut Vec<wide::Popularity>) {
+        let Popularity { auction, bids, window_end } = *count;
+        let count = wide::Popularity { note: None, auction, bids, window_end };
+        match most.first() {
+            Some(known) if bids < known.bids => {}
+            Some(known) if bids == known.bids => most.push(count),
+            Some(_) | None => *most = vec![count],
+        }
+    }
+
+    fn get_result(&self, most: &Vec<wide::Popularity>) -> Vec<Popularity> {
+        let narrow = |it: &wide::Popularity| {
+            assert_eq!(it.note, None, "what was added is absent");
+            Popularity { auction: it.auction, bids: it.bids, window_end: it.window_end }
+        };
+        most.iter().map(narrow).collect()
+    }
+
+    fn merge(&self, most: &mut Vec<wide::Popularity>, others: Vec<wide::Popularity>) {
+        self.get_result(&others).iter().for_each(|count| self.add(count, most));
+    }
+}
+
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
-    let version = args.one_of("version", &["1", "2", "trap", "other-key", "no-window"])?.to_owned();
+    let version = args.one_of("version", &["1", "2", "wide", "trap", "other-key", "no-window"])?.to_owned();
     let source = FileSource::json_lines::<Event>(args.require("input")?);
     let source = match args.get::<u64>("rate")? {
         Some(rate) => source.rate(rate),
@@ -100,6 +148,13 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
             .key_by(|count| count.window_end.to_string())
             .window(windows)
             .aggregate_then(Most, |_, _, most, out: &mut Collector<Popularity>| {
+                most.into_iter().for_each(|it| out.collect(it))
+            })
+    } else if version == "wide" {
+        counts
+            .key_by(|count| count.window_end)
+            .window(windows)
+            .aggregate_then(WideMost, |_, _, most, out: &mut Collector<Popularity>| {
                 most.into_iter().for_each(|it| out.collect(it))
             })
     } else {

@@ -537,3 +537,52 @@ impl OperatorChain {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_groups_are_read_one_after_the_other_and_not_before_they_are_needed() {
+        let directory = tempfile::tempdir().unwrap();
+        let location = SnapshotLocation(directory.path().to_str().unwrap().to_owned());
+        let storage = CheckpointStorage::open(location).unwrap();
+        // Small ones, one that is larger than a window, an empty one, and gaps of other subtasks.
+        let window = place(WINDOW_BYTES);
+        let lengths = [10, 0, 100_000, window + 5, 1, window - 1, window, 3, 700_000, 700_000, 700_000];
+        let content: Vec<u8> = (0..lengths.iter().sum::<usize>()).map(|at| (at % 251) as u8).collect();
+        let file = storage.write("shared/1", &mut |out| out.write_all(&content)).unwrap();
+        let mut offset = 0;
+        let mut sections = Vec::new();
+        for (key_group, length) in (0..).zip(lengths) {
+            sections.push(KeyGroupSection { key_group, offset, bytes: length as u64 });
+            offset += length as u64;
+        }
+        sections.retain(|section| ![2, 7].contains(&section.key_group));
+        for data in [StateData::File(file), StateData::Inline(content.clone())] {
+            let is_file = matches!(data, StateData::File(_));
+            let mut reader = PartReader {
+                storage: storage.clone(),
+                data,
+                sections: sections.clone().into_iter(),
+                states: Arc::new([]),
+                conversions: Arc::new([]),
+                window: (0, Bytes::new()),
+            };
+            for section in &sections[..7] {
+                let read = reader.next().unwrap().unwrap();
+                assert_eq!(read.key_group, section.key_group);
+                assert!(read.content == content[place(section.offset)..place(section.offset + section.bytes)]);
+                let held = reader.window.1.len() as u64;
+                assert!(held <= WINDOW_BYTES.max(section.bytes), "{held} bytes are held");
+            }
+            if is_file {
+                std::fs::remove_file(directory.path().join("shared/1")).unwrap();
+                let error = reader.by_ref().find_map(Result::err).expect("it was not read before");
+                assert!(error.ends_with("/shared/1 is missing"), "{error}");
+            } else {
+                assert_eq!(reader.filter(Result::is_ok).count(), sections.len() - 7);
+            }
+        }
+    }
+}
