@@ -101,6 +101,8 @@ fn a_version_whose_state_has_one_more_field_takes_over() {
     assert!(done.status.success(), "{}", describe(&done));
     let successor = scene.job_in(&String::from_utf8_lossy(&done.stdout));
     scene.cluster.await_state(&successor, "FINISHED");
+    let exceptions = scene.cluster.get(&format!("/jobs/{successor}/exceptions"));
+    assert_eq!(exceptions["exceptionHistory"]["entries"].as_array().map(Vec::len), Some(0), "{exceptions}");
     scene.check();
 }
 

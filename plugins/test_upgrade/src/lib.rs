@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `1` | |
 //! | `2` | rows have one more column |
-//! | `wide` | the state of the second window has one more field |
+//! | `wide` | what is kept of each auction has one more field, and a wider number |
 //! | `trap` | the operator that reads the events traps at once |
 //! | `other-key` | the second window has another key: it cannot go on from the state of `1` |
 //! | `no-window` | the first window is gone, and its state would be lost |
@@ -65,51 +65,37 @@ impl AggregateFunction<Popularity> for Most {
     }
 }
 
+/// What is kept of the bids on an auction.
+#[derive(Record, Clone, Copy)]
+struct Seen {
+    bids: u32,
+    first: i64,
+}
+
 mod wide {
     use engine_sdk::prelude::*;
 
-    /// As the version `wide` keeps it.
-    #[derive(Record, Clone, Copy)]
-    pub struct Popularity {
-        pub note: Option<i64>,
-        pub auction: u64,
+    /// As the version `wide` keeps it: with one more field, and a wider number.
+    #[derive(Record, Clone)]
+    pub struct Seen {
+        pub note: Option<String>,
+        pub first: i64,
         pub bids: u64,
-        pub window_end: i64,
     }
 }
 
-/// [`Most`] with another state.
-struct WideMost;
+fn see(bid: Bid, seen: &mut Option<Seen>) -> Bid {
+    let seen = seen.get_or_insert(Seen { bids: 0, first: bid.date_time });
+    seen.bids += 1;
+    bid
+}
 
-impl AggregateFunction<Popularity> for WideMost {
-    type Accumulator = Vec<wide::Popularity>;
-    type Output = Vec<Popularity>;
-
-    fn create_accumulator(&self) -> Vec<wide::Popularity> {
-        Vec::new()
-    }
-
-    fn add(&self, count: &Popularity, most: &mut Vec<wide::Popularity>) {
-        let Popularity { auction, bids, window_end } = *count;
-        let count = wide::Popularity { note: None, auction, bids, window_end };
-        match most.first() {
-            Some(known) if bids < known.bids => {}
-            Some(known) if bids == known.bids => most.push(count),
-            Some(_) | None => *most = vec![count],
-        }
-    }
-
-    fn get_result(&self, most: &Vec<wide::Popularity>) -> Vec<Popularity> {
-        let narrow = |it: &wide::Popularity| {
-            assert_eq!(it.note, None, "what was added is absent");
-            Popularity { auction: it.auction, bids: it.bids, window_end: it.window_end }
-        };
-        most.iter().map(narrow).collect()
-    }
-
-    fn merge(&self, most: &mut Vec<wide::Popularity>, others: Vec<wide::Popularity>) {
-        self.get_result(&others).iter().for_each(|count| self.add(count, most));
-    }
+fn see_wide(bid: Bid, seen: &mut Option<wide::Seen>) -> Bid {
+    let seen = seen.get_or_insert(wide::Seen { note: Some("new".to_owned()), first: bid.date_time, bids: 0 });
+    // Subtasks read at their own pace, but all events are of a few minutes.
+    assert!(seen.first.abs_diff(bid.date_time) < 3_600_000 && seen.bids < 1_000_000, "what was kept is another");
+    seen.bids += 1;
+    bid
 }
 
 #[engine_sdk::job]
@@ -132,6 +118,12 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
             }
         })
         .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(|bid| bid.date_time));
+    let by_auction = bids.key_by(|bid| bid.auction);
+    let bids = match version.as_str() {
+        "wide" => by_auction.map_with_state(see_wide),
+        _ => by_auction.map_with_state(see),
+    };
+    let bids = bids.uid("seen");
     let counts = if version == "no-window" {
         bids.map(|bid| Popularity { auction: bid.auction, bids: 1, window_end: bid.date_time })
     } else {
@@ -148,13 +140,6 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
             .key_by(|count| count.window_end.to_string())
             .window(windows)
             .aggregate_then(Most, |_, _, most, out: &mut Collector<Popularity>| {
-                most.into_iter().for_each(|it| out.collect(it))
-            })
-    } else if version == "wide" {
-        counts
-            .key_by(|count| count.window_end)
-            .window(windows)
-            .aggregate_then(WideMost, |_, _, most, out: &mut Collector<Popularity>| {
                 most.into_iter().for_each(|it| out.collect(it))
             })
     } else {
