@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine_tests::{Cluster, await_file, check_failure, describe, run, sorted_rows, text};
+use engine_tests::{Cluster, check_failure, describe, sorted_rows, text};
 
 use crate::exactly_once::{JOB, RESTARTS, Scene, await_commit};
 
@@ -27,7 +27,7 @@ fn checkpoints(scene: &Scene) -> PathBuf {
 
 /// Looks until a condition holds.
 #[track_caller]
-fn await_that(what: &str, condition: impl Fn() -> bool) {
+pub fn await_that(what: &str, condition: impl Fn() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "it is still not so: {what}");
@@ -36,7 +36,7 @@ fn await_that(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Names in a directory, sorted; none if it is not there.
-fn names(directory: &Path) -> Vec<String> {
+pub fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
@@ -337,47 +337,4 @@ fn at_least_once_nothing_is_lost_whatever_happens() {
         let lost: Vec<u64> = (1..=count).filter(|count| !found[word].contains(count)).collect();
         assert!(lost.is_empty(), "{word}: {lost:?} of {count} are lost");
     }
-}
-
-/// `engine stop` and `engine savepoint`, and what becomes of the output directory.
-#[test]
-fn savepoints_can_be_started_from_whatever_becomes_of_the_output() {
-    let scene = Scene::new();
-    let root = text(&scene.path("")).to_owned();
-    let cluster = Cluster::start(&["--slots", "8", "--allow-read", &root, "--allow-write", &root]);
-    let arguments = scene.query("q0");
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let (savepoints, output) = (scene.path("savepoints"), scene.path("out"));
-    let expected = engine_tests::nexmark::answer("q0", &engine_tests::nexmark::parse(scene.events()));
-    // Its rows were visible when it was handed out: their owner takes them, and the directory with them.
-    let job = cluster.submit(&["-p", "2"], "nexmark", &arguments);
-    await_file(&output, ".part-");
-    let stopped = run(&["stop", "-m", &cluster.url, "--savepoint", text(&savepoints), &job]);
-    assert!(stopped.status.success(), "{}", describe(&stopped));
-    let path = String::from_utf8_lossy(&stopped.stdout).trim().to_owned();
-    cluster.await_state(&job, "FINISHED");
-    let mut rows = sorted_rows(&output);
-    assert!(!rows.is_empty() && rows.len() < expected.len());
-    fs::remove_dir_all(&output).expect("removable");
-    let job = cluster.submit(&["-p", "2", "--from-savepoint", &path], "nexmark", &arguments);
-    cluster.await_state(&job, "FINISHED");
-    rows.extend(sorted_rows(&output));
-    rows.sort_unstable();
-    assert!(rows == expected, "q0 differs from the model");
-    fs::remove_dir_all(&output).expect("removable");
-
-    // A job that is cancelled after a savepoint leaves the rows that only the savepoint names.
-    let job = cluster.submit(&["-p", "2"], "nexmark", &arguments);
-    await_file(&output, ".part-");
-    let taken = run(&["savepoint", "-m", &cluster.url, &job, text(&savepoints)]);
-    assert!(taken.status.success(), "{}", describe(&taken));
-    let path = String::from_utf8_lossy(&taken.stdout).trim().to_owned();
-    let canceled = run(&["cancel", "-m", &cluster.url, &job]);
-    assert!(canceled.status.success(), "{}", describe(&canceled));
-    cluster.await_state(&job, "CANCELED");
-    await_that("the claim is gone", || !names(&output).iter().any(|name| name.starts_with(".job-")));
-    let job = cluster.submit(&["-p", "2", "--from-savepoint", &path], "nexmark", &arguments);
-    cluster.await_state(&job, "FINISHED");
-    await_that("only rows are left", || names(&output).iter().all(|name| name.starts_with("part-")));
-    assert!(sorted_rows(&output) == expected, "q0 differs from the model");
 }

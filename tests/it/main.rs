@@ -14,5 +14,6 @@ mod cluster;
 mod event_time;
 mod exactly_once;
 mod checkpoint_faults;
+mod savepoints;
 mod operators;
 mod wire;

@@ -291,7 +291,8 @@ fn check_start(job_graph: &JobGraph) -> Outcome {
         storage.verify(&metadata)?;
         Ok(metadata)
     });
-    let metadata = read.map_err(|error| refused(error.into()))?;
+    let unreadable = |error| anyhow::anyhow!("{error:#}; name a checkpoint (…/chk-N) or a savepoint that is whole");
+    let metadata = read.map_err(|error| refused(unreadable(anyhow::Error::from(error))))?;
     let allow = job_graph.configuration.get(&options::RECOVERY_IGNORE_UNCLAIMED);
     assign_state(&metadata, &location, &job_graph.vertices, allow).map_err(|error| refused(error.into()))?;
     Ok(())

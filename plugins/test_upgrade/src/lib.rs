@@ -5,6 +5,7 @@
 //! | `1` | |
 //! | `2` | rows have one more column |
 //! | `wide` | what is kept of each auction has one more field, and a wider number |
+//! | `narrow` | that number is narrower, so that not each value fits |
 //! | `trap` | the operator that reads the events traps at once |
 //! | `other-key` | the second window has another key: it cannot go on from the state of `1` |
 //! | `no-window` | the first window is gone, and its state would be lost |
@@ -84,6 +85,23 @@ mod wide {
     }
 }
 
+mod narrow {
+    use engine_sdk::prelude::*;
+
+    /// As the version `narrow` would keep it.
+    #[derive(Record, Clone)]
+    pub struct Seen {
+        pub bids: u16,
+        pub first: i64,
+    }
+}
+
+fn see_narrow(bid: Bid, seen: &mut Option<narrow::Seen>) -> Bid {
+    let seen = seen.get_or_insert(narrow::Seen { bids: 0, first: bid.date_time });
+    seen.bids += 1;
+    bid
+}
+
 fn see(bid: Bid, seen: &mut Option<Seen>) -> Bid {
     let seen = seen.get_or_insert(Seen { bids: 0, first: bid.date_time });
     seen.bids += 1;
@@ -100,7 +118,7 @@ fn see_wide(bid: Bid, seen: &mut Option<wide::Seen>) -> Bid {
 
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
-    let version = args.one_of("version", &["1", "2", "wide", "trap", "other-key", "no-window"])?.to_owned();
+    let version = args.one_of("version", &["1", "2", "wide", "narrow", "trap", "other-key", "no-window"])?.to_owned();
     let source = FileSource::json_lines::<Event>(args.require("input")?);
     let source = match args.get::<u64>("rate")? {
         Some(rate) => source.rate(rate),
@@ -121,6 +139,7 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     let by_auction = bids.key_by(|bid| bid.auction);
     let bids = match version.as_str() {
         "wide" => by_auction.map_with_state(see_wide),
+        "narrow" => by_auction.map_with_state(see_narrow),
         _ => by_auction.map_with_state(see),
     };
     let bids = bids.uid("seen");
