@@ -605,7 +605,7 @@ mod tests {
         let Err(CliError::Usage(error)) = check_start(&graph) else { panic!("exit code 2") };
         let message = error.to_string();
         assert!(message.starts_with("the job cannot start from /no/such/savepoint: "), "{message}");
-        assert!(message.ends_with(" is missing"), "{message}");
+        assert!(message.contains("/_metadata is missing; name a checkpoint"), "{message}");
     }
 
     #[test]

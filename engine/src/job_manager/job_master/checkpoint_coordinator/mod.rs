@@ -362,7 +362,9 @@ impl CheckpointCoordinator {
         }
         if let Some(Stopped { asker: Some(asker), savepoint }) = self.stopped.take() {
             let message = format!(
-                "the savepoint {} is complete, but the job did not stop: {}; it goes on from its latest checkpoint",
+                "the savepoint {} is complete, but the job did not stop: {}; it goes on from its latest checkpoint, which \
+                 takes rows back that the savepoint takes for visible: take another savepoint, and start no job from \
+                 this one",
                 savepoint.location,
                 reason.text()
             );
