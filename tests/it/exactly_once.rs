@@ -12,11 +12,11 @@ use engine_tests::{
     plugin, run, sorted_rows, text,
 };
 
-const JOB: &str = "0123456789abcdef0123456789abcdef";
+pub const JOB: &str = "0123456789abcdef0123456789abcdef";
 /// At this rate, in events a second, a job runs long enough to be disturbed.
 const RATE: &str = "30000";
 const EVENTS: u64 = 60_000;
-const RESTARTS: [&str; 6] = [
+pub const RESTARTS: [&str; 6] = [
     "-D",
     "restart-strategy.type=fixed-delay",
     "-D",
@@ -26,13 +26,13 @@ const RESTARTS: [&str; 6] = [
 ];
 
 /// A directory with Nexmark events, and places for output and state.
-struct Scene {
+pub struct Scene {
     directory: tempfile::TempDir,
     events: Vec<u8>,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut events = Vec::new();
         engine_benches::write_nexmark(0..EVENTS, &mut events).expect("writing to memory does not fail");
@@ -40,19 +40,19 @@ impl Scene {
         Self { directory, events }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// Arguments of the plugin.
-    fn query(&self, query: &str) -> Vec<String> {
+    pub fn query(&self, query: &str) -> Vec<String> {
         let (input, output) = (self.path("events"), self.path("out"));
         let arguments = ["--query", query, "--input", text(&input), "--output", text(&output), "--rate", RATE];
         arguments.map(str::to_owned).to_vec()
     }
 
     /// `engine submit` under an id and with a state directory.
-    fn spawn(&self, flags: &[&str], name: &str, arguments: &[String], failpoints: Option<&str>) -> Child {
+    pub fn spawn(&self, flags: &[&str], name: &str, arguments: &[String], failpoints: Option<&str>) -> Child {
         let mut command = engine();
         command.args(["submit", "--job-id", JOB, "--state-dir"]).arg(self.path("state"));
         command.args(["-p", "2", "-D", "execution.checkpointing.interval=50ms"]).args(flags);
@@ -63,19 +63,30 @@ impl Scene {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the engine starts")
     }
 
-    fn submit(&self, flags: &[&str], name: &str, arguments: &[String], failpoints: Option<&str>) -> Output {
+    pub fn submit(&self, flags: &[&str], name: &str, arguments: &[String], failpoints: Option<&str>) -> Output {
         self.spawn(flags, name, arguments, failpoints).wait_with_output().expect("it ends")
     }
 
+    /// What `q0` and others read.
+    pub fn events(&self) -> &[u8] {
+        &self.events
+    }
+
+    /// Takes output and state away.
+    pub fn clear(&self) {
+        fs::remove_dir_all(self.path("out")).expect("removable");
+        fs::remove_dir_all(self.path("state")).expect("removable");
+    }
+
     #[track_caller]
-    fn check(&self, query: &str) {
+    pub fn check(&self, query: &str) {
         let expected = answer(query, &parse(&self.events));
         assert!(sorted_rows(&self.path("out")) == expected, "{query} differs from the model");
     }
 }
 
 /// Waits until the job has made rows of at least one checkpoint visible.
-fn await_commit(output: &Path) {
+pub fn await_commit(output: &Path) {
     await_file(output, "part-");
 }
 

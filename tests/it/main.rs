@@ -13,6 +13,8 @@ mod hostile;
 mod cluster;
 mod event_time;
 mod exactly_once;
+mod checkpoint_faults;
+mod inspect;
 mod savepoints;
 mod operators;
 mod wire;

@@ -1,139 +1,193 @@
-//! What savepoints and checkpoints show of themselves, against words that were counted by a plain loop, and against
-//! delays of known places.
+//! Jobs that start from savepoints: whatever became of the output, and what is refused.
 
-use std::{collections::BTreeMap, io::Write, net::TcpListener};
+use std::{fs, path::Path};
 
-use engine_tests::{Cluster, check_failure, describe, run, text};
-use serde_json::Value;
+use engine::{
+    base::stream_element::SnapshotLocation,
+    checkpoint::{CheckpointMetadata, CheckpointStorage, StateData},
+};
+use engine_tests::{
+    Cluster, await_file, check_failure, describe,
+    nexmark::{answer, parse},
+    plugin, run, sorted_rows, text,
+};
 
-const WORDS: [&str; 4] = ["to", "be", "or, not", "élan"];
+use crate::{
+    checkpoint_faults::{await_that, names},
+    exactly_once::Scene,
+};
 
-/// Counts in a savepoint, by word.
-fn counts(savepoint: &str) -> BTreeMap<String, u64> {
-    let shown = run(&["savepoint", "inspect", "--output", "json", "--state", "Keyed Count/value", savepoint]);
-    assert!(shown.status.success(), "{}", describe(&shown));
-    let lines = String::from_utf8(shown.stdout).expect("text");
-    let entry = |line: &str| {
-        let entry: Value = serde_json::from_str(line).expect("a line is an object");
-        (entry["key"].as_str().expect("a word").to_owned(), entry["value"].as_u64().expect("a count"))
-    };
-    let counts: BTreeMap<_, _> = lines.lines().map(entry).collect();
-    assert_eq!(counts.len(), lines.lines().count(), "each word stands there once");
-    counts
-}
-
+/// `engine stop` and `engine savepoint`, and what becomes of the output directory.
 #[test]
-fn counts_in_a_savepoint_are_those_of_a_plain_loop() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("it is bound").to_string();
-    let root = text(directory.path());
-    let cluster = Cluster::start(&["--slots", "2", "--allow-net", &address, "--allow-write", root]);
-    let output = directory.path().join("out");
-    let arguments = ["--socket", &address, "--output", text(&output), "--updates"];
-    let job = cluster.submit(&["-p", "2"], "word_count", &arguments);
-    let (mut socket, _) = listener.accept().expect("the job connects");
-
-    let mut expected = BTreeMap::<String, u64>::new();
-    let mut lines = String::new();
-    for number in 0..3000_usize {
-        let line = format!("{} word{}", WORDS[number % WORDS.len()], number % 97);
-        for word in line.split(|character: char| !character.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {
-            *expected.entry(word.to_owned()).or_default() += 1;
-        }
-        lines.push_str(&line);
-        lines.push('\n');
-    }
-    socket.write_all(lines.as_bytes()).expect("the job reads");
-
-    // Until the job has read all of it.
-    let savepoints = directory.path().join("savepoints");
-    let savepoint = loop {
-        let taken = run(&["savepoint", "-m", &cluster.url, &job, text(&savepoints)]);
-        assert!(taken.status.success(), "{}", describe(&taken));
-        let path = String::from_utf8_lossy(&taken.stdout).trim().to_owned();
-        if counts(&path).values().sum::<u64>() == expected.values().sum::<u64>() {
-            break path;
-        }
-    };
-    assert_eq!(counts(&savepoint), expected);
-
-    let table = run(&["savepoint", "inspect", "--state", "Keyed Count/value", &savepoint]);
-    let table = String::from_utf8(table.stdout).expect("text");
-    assert!(
-        table.starts_with("key,window,value\n") && table.contains(&format!("\nto,,{}\n", expected["to"])),
-        "{table}"
-    );
-    let wrong = run(&["savepoint", "inspect", "--state", "Keyed Count/sum", &savepoint]);
-    check_failure(&wrong, 2, &["there is no state \"Keyed Count/sum\"", "Keyed Count/value"]);
-    let timers = run(&["savepoint", "inspect", "--timers", "Keyed Count", &savepoint]);
-    assert_eq!(String::from_utf8_lossy(&timers.stdout), "key,window,domain,timestamp\n");
-    drop(socket);
+fn savepoints_can_be_started_from_whatever_becomes_of_the_output() {
+    let scene = Scene::new();
+    let root = text(&scene.path("")).to_owned();
+    let cluster = Cluster::start(&["--slots", "8", "--allow-read", &root, "--allow-write", &root]);
+    let arguments = scene.query("q0");
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let (savepoints, output) = (scene.path("savepoints"), scene.path("out"));
+    let expected = answer("q0", &parse(scene.events()));
+    // Its rows were visible when it was handed out: their owner takes them, and the directory with them.
+    let job = cluster.submit(&["-p", "2"], "nexmark", &arguments);
+    await_file(&output, ".part-");
+    let stopped = run(&["stop", "-m", &cluster.url, "--savepoint", text(&savepoints), &job]);
+    assert!(stopped.status.success(), "{}", describe(&stopped));
+    let path = String::from_utf8_lossy(&stopped.stdout).trim().to_owned();
     cluster.await_state(&job, "FINISHED");
-}
+    let mut rows = sorted_rows(&output);
+    assert!(!rows.is_empty() && rows.len() < expected.len());
+    fs::remove_dir_all(&output).expect("removable");
+    let job = cluster.submit(&["-p", "2", "--from-savepoint", &path], "nexmark", &arguments);
+    cluster.await_state(&job, "FINISHED");
+    rows.extend(sorted_rows(&output));
+    rows.sort_unstable();
+    assert!(rows == expected, "q0 differs from the model");
+    fs::remove_dir_all(&output).expect("removable");
 
-/// Milliseconds by which a figure that is measured between whole milliseconds may be less than it was.
-const ROUNDING: u64 = 3;
-
-#[test]
-fn durations_of_a_checkpoint_are_true_figures() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("it is bound").to_string();
-    let root = text(directory.path());
-    let (before_barrier, behind_barrier, write) = (90, 60, 150);
-    let cluster = Cluster::start_with_failpoints(
-        &["--slots", "1", "--allow-net", &address, "--allow-write", root],
-        &format!(
-            "task.snapshot.prepared=delay({before_barrier})@1+;task.snapshot.taken=delay({behind_barrier})@1+;\
-             snapshot.write=delay({write})@1+"
-        ),
-    );
-    let output = directory.path().join("out");
-    let arguments = ["--socket", &address, "--output", text(&output), "--updates"];
-    let job = cluster.submit(&["-p", "1"], "word_count", &arguments);
-    let (mut socket, _) = listener.accept().expect("the job connects");
-    socket.write_all(b"to be\n").expect("the job reads");
-    cluster.await_state(&job, "RUNNING");
-    let taken = run(&["savepoint", "-m", &cluster.url, &job, text(&directory.path().join("savepoints"))]);
+    // A job that is cancelled after a savepoint leaves the rows that only the savepoint names.
+    let job = cluster.submit(&["-p", "2"], "nexmark", &arguments);
+    await_file(&output, ".part-");
+    let taken = run(&["savepoint", "-m", &cluster.url, &job, text(&savepoints)]);
     assert!(taken.status.success(), "{}", describe(&taken));
-
-    let shown = run(&["checkpoints", "-m", &cluster.url, "--output", "json", &job, "1"]);
-    assert!(shown.status.success(), "{}", describe(&shown));
-    let checkpoint: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
-    let mut tasks: Vec<&Value> = checkpoint["tasks"].as_object().expect("tasks").values().collect();
-    tasks.sort_by_key(|task| task["position"].as_u64());
-    assert_eq!(tasks.len(), 2, "{checkpoint}");
-    let [source, counts] = [tasks[0], tasks[1]].map(|task| &task["subtasks"][0]);
-    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} is no number"));
-    for subtask in [source, counts] {
-        assert!(before_barrier + behind_barrier <= number(&subtask["checkpoint"]["sync"]), "{checkpoint}");
-        assert!(write <= number(&subtask["checkpoint"]["async"]), "{checkpoint}");
-    }
-    // The barrier had to wait in the source.
-    assert!(before_barrier <= number(&counts["start_delay"]) + ROUNDING, "{checkpoint}");
-    let whole = |subtask: &Value| {
-        let parts = [&subtask["start_delay"], &subtask["alignment"]["duration"]].map(number);
-        let parts = parts.iter().sum::<u64>()
-            + number(&subtask["checkpoint"]["sync"])
-            + number(&subtask["checkpoint"]["async"]);
-        let (acknowledged, triggered) = (number(&subtask["ack_timestamp"]), number(&checkpoint["trigger_timestamp"]));
-        let duration = number(&subtask["end_to_end_duration"]);
-        assert_eq!(duration, acknowledged - triggered);
-        assert!(parts <= duration + ROUNDING, "{checkpoint}");
-        duration
-    };
-    let durations = [source, counts].map(whole);
-    assert_eq!(number(&checkpoint["end_to_end_duration"]), durations[0].max(durations[1]));
-    for size in ["state_size", "checkpointed_size"] {
-        assert_eq!(number(&checkpoint[size]), number(&source[size]) + number(&counts[size]), "{checkpoint}");
-    }
-    // A savepoint is written whole. Two words are counted.
-    assert!(0 < number(&counts["state_size"]) && counts["state_size"] == counts["checkpointed_size"], "{checkpoint}");
-    let table = run(&["checkpoints", "-m", &cluster.url, &job, "1"]);
-    let table = String::from_utf8(table.stdout).expect("text");
-    assert!(table.starts_with("savepoint 1 is COMPLETED: ") && table.matches("1/1  done").count() == 2, "{table}");
-    check_failure(&run(&["checkpoints", "-m", &cluster.url, &job, "99"]), 1, &["Could not find checkpoint with id 99"]);
-    drop(socket);
+    let path = String::from_utf8_lossy(&taken.stdout).trim().to_owned();
+    let canceled = run(&["cancel", "-m", &cluster.url, &job]);
+    assert!(canceled.status.success(), "{}", describe(&canceled));
+    cluster.await_state(&job, "CANCELED");
+    await_that("the claim is gone", || !names(&output).iter().any(|name| name.starts_with(".job-")));
+    let job = cluster.submit(&["-p", "2", "--from-savepoint", &path], "nexmark", &arguments);
     cluster.await_state(&job, "FINISHED");
+    await_that("only rows are left", || names(&output).iter().all(|name| name.starts_with("part-")));
+    assert!(sorted_rows(&output) == expected, "q0 differs from the model");
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("writable");
+    for name in names(from) {
+        fs::copy(from.join(&name), to.join(&name)).expect("writable");
+    }
+}
+
+/// Writes metadata of a savepoint with something else in it, as somebody who knows the format could.
+fn edit(path: &Path, edit: impl FnOnce(&mut CheckpointMetadata)) {
+    let location = SnapshotLocation(text(path).to_owned());
+    let (storage, mut metadata) = CheckpointStorage::open_snapshot(&location).expect("it is whole");
+    edit(&mut metadata);
+    storage.store_metadata(&metadata).expect("writable");
+}
+
+fn first_file(metadata: &mut CheckpointMetadata) -> &mut String {
+    let subtasks = metadata.operators.values_mut().flat_map(|operator| operator.subtasks.values_mut());
+    let mut parts = subtasks.filter_map(|subtask| subtask.keyed.as_mut()).flat_map(|keyed| &mut keyed.parts);
+    let file = parts.find_map(|part| match &mut part.data {
+        StateData::File(file) => Some(&mut file.path),
+        StateData::Inline(_) => None,
+    });
+    file.expect("state is in files")
+}
+
+/// Puts another version into metadata, whose checksum of all before it is its last four bytes.
+fn with_version(path: &Path, version: u8) {
+    let file = path.join("_metadata");
+    let mut content = fs::read(&file).expect("readable");
+    content[8] = version;
+    let end = content.len() - 4;
+    let mut checksum = flate2::Crc::new();
+    checksum.update(&content[..end]);
+    content[end..].copy_from_slice(&checksum.sum().to_le_bytes());
+    fs::write(file, content).expect("writable");
+}
+
+#[test]
+fn a_savepoint_that_is_not_whole_or_does_not_fit_is_refused_and_the_whole_one_goes_on() {
+    let scene = Scene::new();
+    let root = text(&scene.path("")).to_owned();
+    let cluster = Cluster::start(&["--slots", "8", "--allow-read", &root, "--allow-write", &root]);
+    let (input, output, savepoints) = (scene.path("events"), scene.path("out"), scene.path("savepoints"));
+    let inline = ["-p", "2", "-D", "execution.checkpointing.data-inline-threshold=0b"];
+    let program = |version: &'static str, rate: &'static str| {
+        ["--version", version, "--input", text(&input), "--output", text(&output), "--rate", rate].map(str::to_owned)
+    };
+    let arguments = program("1", "15000");
+    let job = cluster.submit(&inline, "test_upgrade", &arguments.each_ref().map(String::as_str));
+    await_file(&output, ".part-");
+    let stopped = run(&["stop", "-m", &cluster.url, "--savepoint", text(&savepoints), &job]);
+    assert!(stopped.status.success(), "{}", describe(&stopped));
+    let whole = Path::new(String::from_utf8_lossy(&stopped.stdout).trim()).to_owned();
+    cluster.await_state(&job, "FINISHED");
+    let written = names(&whole);
+    assert!(2 < written.len(), "{written:?}");
+    let before = names(&output);
+
+    let submit = |savepoint: &Path, flags: &[&str], version: &'static str| {
+        let program = program(version, "1000000");
+        let program: Vec<_> = program.iter().map(String::as_str).collect();
+        let from = ["submit", "--from-savepoint", text(savepoint)];
+        run(&[&from[..], flags, &[text(&plugin("test_upgrade"))], &program].concat())
+    };
+    let refused = |what: &str, flags: &[&str], version, parts: &[&str]| {
+        let refused = submit(&scene.path(what), flags, version);
+        let line = check_failure(&refused, refused.status.code().expect("it ends"), parts);
+        assert!(!refused.status.success(), "{what}");
+        assert_eq!(names(&output), before, "{what}: {line}");
+    };
+    let case = |what: &str| {
+        let path = scene.path(what);
+        copy(&whole, &path);
+        path
+    };
+    let of_state = written.iter().find(|name| *name != "_metadata").expect("state is in files");
+
+    // Half-copied: without its metadata, without a file, with half of one.
+    fs::remove_file(case("no-metadata").join("_metadata")).expect("removable");
+    refused("no-metadata", &[], "1", &["no-metadata/_metadata is missing"]);
+    fs::remove_file(case("no-file").join(of_state)).expect("removable");
+    refused("no-file", &[], "1", &[&format!("no-file/{of_state} is missing"), "that is whole"]);
+    for (what, name) in [("half-a-file", of_state.as_str()), ("half-the-metadata", "_metadata")] {
+        let file = case(what).join(name);
+        let content = fs::read(&file).expect("readable");
+        fs::write(&file, &content[..content.len() / 2]).expect("writable");
+        refused(what, &[], "1", &[&format!("{what}/{name} is damaged: "), "that is whole"]);
+    }
+    // Edited.
+    for (what, name) in [("edited-file", of_state.as_str()), ("edited-metadata", "_metadata")] {
+        let file = case(what).join(name);
+        let mut content = fs::read(&file).expect("readable");
+        let middle = content.len() / 2;
+        content[middle] ^= 1;
+        fs::write(&file, content).expect("writable");
+        refused(what, &[], "1", &[&format!("{what}/{name} is damaged: "), "checksum"]);
+    }
+    // A path that leaves its directory.
+    for (what, path) in [("up", "../stolen"), ("absolute", "/etc/passwd"), ("up-later", "a/../../stolen")] {
+        edit(&case(what), |metadata| path.clone_into(first_file(metadata)));
+        refused(what, &[], "1", &[&format!("{what}/_metadata cannot be used: of a file it names, the path")]);
+    }
+    // Of another version of the engine, and of something else.
+    with_version(&case("version"), 7);
+    refused("version", &[], "1", &["version/_metadata has format version 7, this engine reads version 1"]);
+    fs::write(case("text").join("_metadata"), "not what you think").expect("writable");
+    refused("text", &[], "1", &["text/_metadata is not the metadata of a checkpoint or savepoint of this engine"]);
+    // A state of another type, and one that would be lost.
+    case("whole");
+    refused("whole", &[], "narrow", &["the job cannot start from", "bids:u32", "bids:u16"]);
+    refused("whole", &[], "no-window", &["the job cannot start from", "--allow-non-restored-state"]);
+    // More subtasks than it has key groups.
+    refused("whole", &["-p", "129"], "1", &["the job cannot start from", "128", "129"]);
+    // Of another job.
+    let words = ["--input", text(&input), "--output", text(&output)];
+    let counter = plugin("word_count");
+    let other = ["submit", "--from-savepoint", text(&whole), text(&counter)];
+    let other = run(&[&other[..], &words].concat());
+    check_failure(
+        &other,
+        other.status.code().expect("it ends"),
+        &["the job cannot start from", "--allow-non-restored-state"],
+    );
+    assert!(!other.status.success());
+
+    // All that was tried left it as it was.
+    assert_eq!((names(&whole), names(&output)), (written.clone(), before.clone()));
+    let done = submit(&whole, &["-p", "3"], "1");
+    assert!(done.status.success(), "{}", describe(&done));
+    assert!(sorted_rows(&output) == answer("q5", &parse(scene.events())), "q5 differs from the model");
 }

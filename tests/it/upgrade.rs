@@ -120,6 +120,18 @@ fn versions_with_other_arguments_are_compared() {
 }
 
 #[test]
+fn a_version_whose_state_has_one_more_field_takes_over() {
+    let scene = Scene::new();
+    let done = scene.upgrade(&[], "wide");
+    assert!(done.status.success(), "{}", describe(&done));
+    let successor = scene.job_in(&String::from_utf8_lossy(&done.stdout));
+    scene.cluster.await_state(&successor, "FINISHED");
+    let exceptions = scene.cluster.get(&format!("/jobs/{successor}/exceptions"));
+    assert_eq!(exceptions["exceptionHistory"]["entries"].as_array().map(Vec::len), Some(0), "{exceptions}");
+    scene.check();
+}
+
+#[test]
 fn a_version_that_traps_gives_way_to_the_old_one() {
     let scene = Scene::new();
     let failed = scene.upgrade(&[], "trap");

@@ -17,7 +17,8 @@
 //! |-------------|----------------------------------------------------------------------------|
 //! | `kill`      | the process ends at once, as by `kill -9`: nothing is flushed or dropped   |
 //! | `panic`     | the thread panics                                                          |
-//! | `error`     | the place fails with an error of the operating system; panics where none can be returned |
+//! | `error`     | the place fails; panics where no error can be returned                     |
+//! | `error(NAME)` | it fails as the operating system does: `ENOSPC`, `EIO`, `EROFS`          |
 //! | `delay(MS)` | the thread waits so many milliseconds                                      |
 //! | `torn`      | where bytes are written: half of them are, and the process ends; elsewhere as `kill` |
 
@@ -30,6 +31,8 @@ use std::{
     },
     time::Duration,
 };
+
+use rustix::io::Errno;
 
 use super::config::nearest;
 
@@ -70,6 +73,7 @@ pub const CATALOGUE: &[(&str, &str)] = &[
     ("checkpoint.complete", "the checkpoint is complete, and nothing committed"),
     ("checkpoint.notify", "its output is committed, and no task was told"),
     ("checkpoint.file.write", "a file of a checkpoint is about to be written"),
+    ("checkpoint.file.complete", "all of it was handed over, and it is about to be flushed and renamed"),
     ("checkpoint.file.written", "it is written, and nothing refers to it"),
     ("checkpoint.file.delete", "a file that no checkpoint refers to is about to be deleted"),
     ("checkpoint.metadata.delete", "the metadata of an old checkpoint is about to be deleted"),
@@ -140,6 +144,8 @@ enum Action {
     Kill,
     Panic,
     Error,
+    /// By the number of the operating system.
+    OsError(i32),
     Delay(Duration),
     Torn,
 }
@@ -175,7 +181,10 @@ impl Failpoints {
             let (time, and_after) = time.strip_suffix('+').map_or((time, false), |time| (time, true));
             let time = time.parse().ok().filter(|time| 0 < *time).ok_or_else(wrong)?;
             let action = Action::parse(action).ok_or_else(|| {
-                format!("{VARIABLE}: expected kill, panic, error, delay(MS) or torn, found \"{action}\"")
+                format!(
+                    "{VARIABLE}: expected kill, panic, error, error(ENOSPC), error(EIO), error(EROFS), delay(MS) or \
+                     torn, found \"{action}\""
+                )
             })?;
             points.insert(name.to_owned(), Armed { action, time, and_after, reached: 0 });
         }
@@ -198,6 +207,9 @@ impl Action {
             "panic" => Self::Panic,
             "error" => Self::Error,
             "torn" => Self::Torn,
+            "error(ENOSPC)" => Self::OsError(Errno::NOSPC.raw_os_error()),
+            "error(EIO)" => Self::OsError(Errno::IO.raw_os_error()),
+            "error(EROFS)" => Self::OsError(Errno::ROFS.raw_os_error()),
             _ => {
                 let millis = text.strip_prefix("delay(")?.strip_suffix(')')?;
                 Self::Delay(Duration::from_millis(millis.parse().ok()?))
@@ -262,6 +274,7 @@ fn perform(name: &'static str, action: Option<Action>) -> io::Result<()> {
         Some(Action::Kill | Action::Torn) => end(),
         Some(Action::Panic) => panic!("failpoint {name}"),
         Some(Action::Error) => Err(io::Error::other(format!("failpoint {name}"))),
+        Some(Action::OsError(number)) => Err(io::Error::from_raw_os_error(number)),
         Some(Action::Delay(pause)) => {
             wait(pause);
             Ok(())
@@ -303,8 +316,21 @@ mod tests {
                 "sink.commit=kill@0",
                 "expected NAME=ACTION, NAME=ACTION@N or NAME=ACTION@N+, found \"sink.commit=kill@0\"",
             ),
-            ("sink.commit=explode", "expected kill, panic, error, delay(MS) or torn, found \"explode\""),
-            ("sink.commit=delay(x)", "expected kill, panic, error, delay(MS) or torn, found \"delay(x)\""),
+            (
+                "sink.commit=explode",
+                "expected kill, panic, error, error(ENOSPC), error(EIO), error(EROFS), delay(MS) or torn, found \
+                 \"explode\"",
+            ),
+            (
+                "sink.commit=error(ENOENT)",
+                "expected kill, panic, error, error(ENOSPC), error(EIO), error(EROFS), delay(MS) or torn, found \
+                 \"error(ENOENT)\"",
+            ),
+            (
+                "sink.commit=delay(x)",
+                "expected kill, panic, error, error(ENOSPC), error(EIO), error(EROFS), delay(MS) or torn, found \
+                 \"delay(x)\"",
+            ),
         ] {
             assert_eq!(Failpoints::parse(text).unwrap_err(), format!("{VARIABLE}: {expected}"));
         }

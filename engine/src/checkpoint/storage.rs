@@ -106,6 +106,10 @@ fn advice(action: &str, path: &str, error: &io::Error) -> &'static str {
     let is_savepoint = path.split('/').any(|part| part.starts_with(SAVEPOINT));
     match (error.kind(), action, is_savepoint) {
         (io::ErrorKind::NotADirectory, "read", _) => ": that is no savepoint or checkpoint directory",
+        (io::ErrorKind::NotADirectory, "open" | "list", _) => {
+            ": a part of that path is a file; name another directory (execution.checkpointing.dir, or that of the \
+             savepoint)"
+        }
         (_, "read" | "list" | "open", _) => "",
         (io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded, _, false) => {
             ": make room, or choose another directory (execution.checkpointing.dir)"
@@ -229,6 +233,7 @@ impl CheckpointStorage {
         };
         let written = failpoint!("checkpoint.file.write")
             .and_then(|()| content(&mut upload))
+            .and_then(|()| failpoint!("checkpoint.file.complete"))
             .and_then(|()| upload.complete())
             .and_then(|()| failpoint!("checkpoint.file.written"));
         match written {
@@ -259,6 +264,21 @@ impl CheckpointStorage {
             self.runtime(&file.path)?.block_on(read).map_err(|error| self.error("read", &file.path, &error))?;
         self.check(file, length, crc32fast::hash(&bytes))?;
         Ok(bytes)
+    }
+
+    /// Reads a part of a file whose whole was checked before ([`Self::verify_file`]).
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read, or the file ends before.
+    pub fn read_range(&self, file: &StateFile, range: Range<u64>) -> Result<Bytes, CheckpointStorageError> {
+        let path = self.path(&file.path)?;
+        let bytes = self.runtime(&file.path)?.block_on(self.store.get_range(&path, range.clone()));
+        let bytes = bytes.map_err(|error| self.error("read", &file.path, &error))?;
+        if bytes.len() as u64 == range.end - range.start {
+            return Ok(bytes);
+        }
+        let problem = format!("it ends at {}", range.start + bytes.len() as u64);
+        Err(CheckpointStorageError::Damaged { path: self.shown(&file.path), problem })
     }
 
     fn check(&self, file: &StateFile, length: u64, crc32: u32) -> Result<(), CheckpointStorageError> {
@@ -359,17 +379,11 @@ impl CheckpointStorage {
         files.collect::<BTreeSet<_>>().into_iter().filter_map(|file| self.verify_file(file).err()).collect()
     }
 
-    /// Reads some bytes of a file that was verified.
+    /// Checks length and checksum of a file, a part at a time.
     ///
     /// # Errors
-    /// Returns an error if it is not there, or is shorter.
-    pub fn read_range(&self, file: &StateFile, range: Range<u64>) -> Result<Bytes, CheckpointStorageError> {
-        let path = self.path(&file.path)?;
-        let read = self.runtime(&file.path)?.block_on(self.store.get_range(&path, range));
-        read.map_err(|error| self.error("read", &file.path, &error))
-    }
-
-    fn verify_file(&self, file: &StateFile) -> Result<(), CheckpointStorageError> {
+    /// Returns an error if it is not there, or is damaged.
+    pub fn verify_file(&self, file: &StateFile) -> Result<(), CheckpointStorageError> {
         let path = self.path(&file.path)?;
         let mut checksum = crc32fast::Hasher::new();
         let read = async {
@@ -444,6 +458,15 @@ impl CheckpointStorage {
     pub fn delete(&self, path: &str) -> Result<(), CheckpointStorageError> {
         let in_store = self.path(path)?;
         failpoint!("checkpoint.file.delete", infallible);
+        // A local store does not know what is not whole.
+        if let Some(directory) = self.directory.as_ref().filter(|_| is_partial(path)) {
+            return match fs::remove_file(directory.join(path)) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    Err(CheckpointStorageError::Io { action: "delete", path: self.shown(path), source })
+                }
+                _ => Ok(()),
+            };
+        }
         match self.runtime(path)?.block_on(self.store.delete(&in_store)) {
             Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
             Err(error) => Err(self.error("delete", path, &error)),
@@ -461,42 +484,39 @@ impl CheckpointStorage {
         self.delete(&path)
     }
 
-    /// Deletes what attempts of a process left behind that is gone: files that no retained
-    /// checkpoint refers to, and parts of files. Nobody may write meanwhile. Returns the
-    /// number of files.
+    /// Paths of files of state that no retained checkpoint refers to, those that are not whole too: what attempts
+    /// left behind whose process is gone, and what attempts that run are writing. Whoever deletes them has to
+    /// have asked while none ran.
     ///
     /// # Errors
     /// Returns an error if the store fails.
-    pub fn delete_unreferenced(&self, registry: &SharedStateRegistry) -> Result<usize, CheckpointStorageError> {
+    pub fn unreferenced(&self, registry: &SharedStateRegistry) -> Result<Vec<String>, CheckpointStorageError> {
         let shared = self.path(SHARED)?;
-        let listed = match self.runtime(SHARED)?.block_on(self.store.list_with_delimiter(Some(&shared))) {
-            Ok(listed) => listed.objects,
-            Err(StoreError::NotFound { .. }) => return Ok(0),
-            Err(error) => return Err(self.error("list", SHARED, &error)),
-        };
-        let names = listed.iter().filter_map(|file| file.location.filename());
-        let paths = names.map(|name| format!("{SHARED}/{name}")).filter(|path| !registry.is_referenced(path));
-        let mut deleted = 0;
-        for path in paths {
-            self.delete(&path)?;
-            deleted += 1;
-        }
-        let Some(directory) = &self.directory else { return Ok(deleted) };
-        // A local store does not list what is not whole yet.
-        let io = |source| CheckpointStorageError::Io { action: "clean up", path: self.shown(SHARED), source };
-        let entries = match fs::read_dir(directory.join(SHARED)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(deleted),
-            entries => entries.map_err(io)?,
-        };
-        for entry in entries {
-            let entry = entry.map_err(io)?;
-            let path = format!("{SHARED}/{}", entry.file_name().to_string_lossy());
-            if !registry.is_referenced(&path) && entry.file_type().map_err(io)?.is_file() {
-                fs::remove_file(entry.path()).map_err(io)?;
-                deleted += 1;
+        let mut names = BTreeSet::new();
+        match self.runtime(SHARED)?.block_on(self.store.list_with_delimiter(Some(&shared))) {
+            Ok(listed) => {
+                names.extend(listed.objects.iter().filter_map(|file| Some(file.location.filename()?.to_owned())))
             }
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(self.error("list", SHARED, &error)),
         }
-        Ok(deleted)
+        // A local store does not list what is not whole yet.
+        let entries = self.directory.as_ref().map(|directory| fs::read_dir(directory.join(SHARED)));
+        let io = |source| CheckpointStorageError::Io { action: "list", path: self.shown(SHARED), source };
+        match entries {
+            Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
+            Some(Ok(entries)) => {
+                for entry in entries {
+                    let entry = entry.map_err(io)?;
+                    if entry.file_type().map_err(io)?.is_file() {
+                        names.insert(entry.file_name().to_string_lossy().into_owned());
+                    }
+                }
+            }
+            Some(Err(_)) | None => {}
+        }
+        let paths = names.into_iter().map(|name| format!("{SHARED}/{name}"));
+        Ok(paths.filter(|path| !registry.is_referenced(path)).collect())
     }
 
     /// Deletes everything below the location, and in a local store the location itself.
@@ -542,6 +562,12 @@ impl CheckpointStorage {
 
 fn metadata_path(checkpoint: Option<CheckpointId>) -> String {
     checkpoint.map_or_else(|| METADATA.to_owned(), |id| format!("{CHECKPOINT}{id}/{METADATA}"))
+}
+
+/// True of the name that a local store gives a file while it is written.
+fn is_partial(path: &str) -> bool {
+    let number = path.rsplit_once('#').map(|(_, number)| number);
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Why a path may not be used; none: it stays below the location.

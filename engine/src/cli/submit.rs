@@ -291,7 +291,8 @@ fn check_start(job_graph: &JobGraph) -> Outcome {
         storage.verify(&metadata)?;
         Ok(metadata)
     });
-    let metadata = read.map_err(|error| refused(error.into()))?;
+    let unreadable = |error| anyhow::anyhow!("{error:#}; name a checkpoint (…/chk-N) or a savepoint that is whole");
+    let metadata = read.map_err(|error| refused(unreadable(anyhow::Error::from(error))))?;
     let allow = job_graph.configuration.get(&options::RECOVERY_IGNORE_UNCLAIMED);
     assign_state(&metadata, &location, &job_graph.vertices, allow).map_err(|error| refused(error.into()))?;
     Ok(())
@@ -604,7 +605,7 @@ mod tests {
         let Err(CliError::Usage(error)) = check_start(&graph) else { panic!("exit code 2") };
         let message = error.to_string();
         assert!(message.starts_with("the job cannot start from /no/such/savepoint: "), "{message}");
-        assert!(message.ends_with(" is missing"), "{message}");
+        assert!(message.contains("/_metadata is missing; name a checkpoint"), "{message}");
     }
 
     #[test]

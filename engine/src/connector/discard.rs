@@ -1,7 +1,7 @@
 //! A sink that takes rows and does nothing with them, and the committer of all
 //! sinks whose output is visible at once.
 
-use super::{Committable, ConnectorError, SinkCommitter, SinkWriter};
+use super::{Committable, ConnectorError, RestoredOutput, SinkCommitter, SinkWriter};
 use crate::base::stream_element::{CheckpointId, RecordBatch};
 
 /// Discards rows.
@@ -33,8 +33,8 @@ impl SinkCommitter for NothingToCommit {
         Ok(())
     }
 
-    fn recover(&mut self, _checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
-        self.commit(committables)
+    fn recover(&mut self, restored: RestoredOutput) -> Result<(), ConnectorError> {
+        self.commit(restored.committables)
     }
 
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError> {

@@ -517,6 +517,20 @@ pub trait SinkWriter {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Committable(pub Vec<u8>);
 
+/// What a destination is brought to.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RestoredOutput {
+    /// The job that took the checkpoint or savepoint.
+    pub job: JobId,
+    /// Its number.
+    pub checkpoint_id: CheckpointId,
+    /// What it holds of the sink.
+    pub committables: Vec<Committable>,
+    /// It is a savepoint that stopped its job: all of it was committed before anybody was told of it, so that
+    /// what is not there any more was taken away.
+    pub was_committed: bool,
+}
+
 /// Makes the output of a sink visible; lives in the JobMaster.
 ///
 /// Before tasks run, either [`prepare`](Self::prepare) or [`recover`](Self::recover) is called, never
@@ -534,7 +548,7 @@ pub trait SinkCommitter: Send {
     ///
     /// # Errors
     /// Returns an error if the destination is not this job's, or cannot be brought there.
-    fn recover(&mut self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError>;
+    fn recover(&mut self, restored: RestoredOutput) -> Result<(), ConnectorError>;
 
     /// Makes committables visible: of a completed checkpoint, or of all finished subtasks. Each may
     /// be given several times, and is made visible once.
@@ -542,6 +556,19 @@ pub trait SinkCommitter: Send {
     /// # Errors
     /// Returns an error if one cannot be made visible.
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError>;
+
+    /// A savepoint that commits nothing is complete and holds these: until they are committed, they must
+    /// survive whatever becomes of the job, so that another one can start from the savepoint.
+    ///
+    /// # Errors
+    /// Returns an error if that cannot be had; the savepoint is of no use then.
+    fn savepoint_taken(
+        &mut self,
+        _checkpoint_id: CheckpointId,
+        _committables: &[Committable],
+    ) -> Result<(), ConnectorError> {
+        Ok(())
+    }
 
     /// Removes what unfinished attempts left behind, and gives the destination free. Called again
     /// when the job's end is durable, until when a crash would make the job go on.
@@ -747,6 +774,15 @@ pub enum ConnectorError {
         path: PathBuf,
         /// The last checkpoint whose rows are visible.
         checkpoint_id: CheckpointId,
+    },
+    /// Rows that a checkpoint or savepoint holds are gone.
+    #[error("{} is missing, and so is {visible_name}, which it would be if it were committed: rows would be lost; put \
+             one of them back, or go on from another checkpoint or savepoint", hidden.display())]
+    PartMissing {
+        /// Where it was, or should be, before it was committed.
+        hidden: PathBuf,
+        /// What it becomes.
+        visible_name: String,
     },
     /// The operating system refused something.
     #[error("could not {action} {}", path.display())]

@@ -145,9 +145,9 @@ impl SinkCommitter for TransactionCommitter {
         Ok(())
     }
 
-    fn recover(&mut self, _checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
-        self.abort_all_but(&committables.iter().map(number).collect::<Vec<_>>());
-        self.commit(committables)
+    fn recover(&mut self, restored: RestoredOutput) -> Result<(), ConnectorError> {
+        self.abort_all_but(&restored.committables.iter().map(number).collect::<Vec<_>>());
+        self.commit(restored.committables)
     }
 
     /// All are tried; the first failure is returned.
@@ -222,7 +222,9 @@ impl Job {
     }
 
     fn restore(&mut self, id: CheckpointId, parallelism: usize) {
-        self.committer.recover(id, self.checkpoints[&id].clone()).expect("reachable");
+        let committables = self.checkpoints[&id].clone();
+        let restored = RestoredOutput { job: JobId::random(), checkpoint_id: id, committables, was_committed: false };
+        self.committer.recover(restored).expect("reachable");
         self.open(parallelism);
     }
 }

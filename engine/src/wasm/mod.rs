@@ -159,17 +159,27 @@ pub struct RestoredKeyGroup {
     pub states: Arc<[Option<usize>]>,
 }
 
+/// Reads one key group after the other, so that they are not all in memory beside the state; or says why one
+/// cannot be read.
+pub type RestoredKeyGroups = Box<dyn Iterator<Item = Result<RestoredKeyGroup, String>>>;
+
 /// What a segment goes on from.
-#[derive(Clone, Debug, Default)]
 pub struct SegmentRestore {
     /// Of each key group the part that holds all first.
-    pub key_groups: Vec<RestoredKeyGroup>,
+    pub key_groups: RestoredKeyGroups,
     /// Elements of operator states, by place among all states of the segment.
     pub lists: BTreeMap<usize, Vec<Vec<u8>>>,
     /// Whether snapshots may hold only what changed.
     pub is_incremental: bool,
     /// Lengths of the parts, if the next snapshot may build upon what was restored.
     pub part_bytes: Vec<u64>,
+}
+
+impl Default for SegmentRestore {
+    fn default() -> Self {
+        let key_groups = Box::new(std::iter::empty());
+        Self { key_groups, lists: BTreeMap::new(), is_incremental: false, part_bytes: Vec::new() }
+    }
 }
 
 /// State of a segment at one moment.

@@ -76,11 +76,15 @@ fn restored(
         }
         Some(_) | None => KeyedState::new(state_context),
     };
-    for RestoredKeyGroup { key_group, content, states } in &restore.key_groups {
+    for restored in restore.key_groups {
         if cancel.is_canceled() {
             return Err((GuestFailure::Canceled, "the task was canceled".to_owned()));
         }
-        state.restore(*key_group, content, states).map_err(|error| (GuestFailure::RestoreFailed, error.to_string()))?;
+        let RestoredKeyGroup { key_group, content, states } =
+            restored.map_err(|message| (GuestFailure::StateStorage, message))?;
+        state
+            .restore(key_group, &content, &states)
+            .map_err(|error| (GuestFailure::RestoreFailed, error.to_string()))?;
     }
     // Before anything uses them, so that they are counted from the start.
     state.end_restore();

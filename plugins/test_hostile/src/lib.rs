@@ -4,7 +4,8 @@
 //! `AT` is the entry point in which it happens ("plan" included); everywhere
 //! else the plugin behaves. Without arguments it hands each row on. With a third
 //! argument, a directory, it is a whole job: a source of ten rows, a map in a task
-//! of its own, and a sink of files.
+//! of its own, and a sink of files. With a fourth, a file, its lines are the source, at
+//! the rate that the fifth says, and the map numbers them: its number is operator state.
 
 // The names of a plugin's exports are none for the linkers of other targets.
 #![cfg(target_arch = "wasm32")]
@@ -12,7 +13,7 @@
 #![allow(unsafe_code, reason = "attacks on the boundary and the bindings need it")]
 #![allow(unconditional_recursion, reason = "one of the attacks")]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use engine::plugin::{
     graph::{ChainingStrategy, Connector, Operator, StateDeclaration, StateKind, StreamEdge, StreamNode},
@@ -36,10 +37,14 @@ struct Attack {
     act: String,
     /// Where a whole job writes; none: there is only the map, twice.
     output: Option<String>,
+    /// What it reads and how many lines a second; none: it makes its rows.
+    input: Option<(String, String)>,
 }
 
 thread_local! {
     static ATTACK: RefCell<Attack> = RefCell::default();
+    /// Lines that were numbered.
+    static NUMBERED: Cell<u64> = const { Cell::new(0) };
     static LEAKED: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -63,6 +68,7 @@ impl Program for Hostile {
             at: args.first().cloned().unwrap_or_default(),
             act: args.get(1).cloned().unwrap_or_default(),
             output: args.get(2).cloned(),
+            input: args.get(3).cloned().zip(args.get(4).cloned()),
         };
         ATTACK.set(attack);
         if args.first().is_some_and(|at| at == "plan") {
@@ -128,7 +134,13 @@ fn whole_job(output: String) -> StreamGraph {
         ..graph.nodes[0].clone()
     });
     graph.edges.push(StreamEdge { source: 2, target: 3, ..graph.edges[0].clone() });
-    graph.nodes[0].operator = Operator::GuestSource("Source".to_owned());
+    graph.nodes[0].operator = match ATTACK.with_borrow(|attack| attack.input.clone()) {
+        Some((path, rate)) => {
+            let options = vec![("path".to_owned(), path), ("rate".to_owned(), rate)];
+            Operator::Source(Connector { name: "file".to_owned(), options })
+        }
+        None => Operator::GuestSource("Source".to_owned()),
+    };
     graph.nodes[0].input_types.clear();
     graph.nodes[1].chaining = ChainingStrategy::Head;
     graph
@@ -203,6 +215,11 @@ fn graph_of_maps() -> StreamGraph {
 impl OperatorChain for Hostile {
     fn open(_: OperatorContext) -> Status {
         mark(2, 0);
+        if is_numbering()
+            && let Some(number) = operator_state::get(NOT_BY_KEY).get(4..12)
+        {
+            NUMBERED.set(u64::from_le_bytes(number.try_into().expect("eight bytes")));
+        }
         let status = misbehave("open", 0);
         mark(0, 0);
         status
@@ -212,7 +229,9 @@ impl OperatorChain for Hostile {
         let half = count / 2;
         mark(2, half);
         let status = misbehave("process-batch", half);
-        if status == Status::Ok && kind == BatchKind::Rows {
+        if status == Status::Ok && is_numbering() {
+            number_lines(kind, &data);
+        } else if status == Status::Ok && kind == BatchKind::Rows {
             output::emit(0, count, &data);
         }
         mark(0, 0);
@@ -266,7 +285,13 @@ impl OperatorChain for Hostile {
         misbehave("advance-processing-time", 0)
     }
 
-    fn snapshot(_: u64) -> Status {
+    fn snapshot(checkpoint_id: u64) -> Status {
+        if is_numbering() {
+            operator_state::put(NOT_BY_KEY, &part(&NUMBERED.get().to_le_bytes()));
+        }
+        if checkpoint_id % 2 == 0 {
+            misbehave("even-snapshot", 0);
+        }
         misbehave("snapshot", 0)
     }
 
@@ -300,6 +325,27 @@ fn rows(count: u32, payload: &[u8]) -> Vec<u8> {
         rows.extend_from_slice(payload);
     }
     rows
+}
+
+fn is_numbering() -> bool {
+    ATTACK.with_borrow(|attack| attack.input.is_some())
+}
+
+/// Emits each line with its number before it.
+fn number_lines(kind: BatchKind, mut data: &[u8]) {
+    while !data.is_empty() {
+        let line;
+        if kind == BatchKind::Lines {
+            let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
+            (line, data) = (&data[..end], data.get(end + 1..).unwrap_or_default());
+        } else {
+            let length = u32::from_le_bytes(data[..4].try_into().expect("a row begins with its length")) as usize;
+            (line, data) = data[16..].split_at(length);
+        }
+        let number = NUMBERED.replace(NUMBERED.get() + 1);
+        let text = [number.to_string().as_bytes(), b" ", line].concat();
+        output::emit(0, 1, &rows(1, &text));
+    }
 }
 
 fn misbehave(at: &str, row: u32) -> Status {

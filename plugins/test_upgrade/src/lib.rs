@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `1` | |
 //! | `2` | rows have one more column |
+//! | `wide` | what is kept of each auction has one more field, and a wider number |
+//! | `narrow` | that number is narrower, so that not each value fits |
 //! | `trap` | the operator that reads the events traps at once |
 //! | `other-key` | the second window has another key: it cannot go on from the state of `1` |
 //! | `no-window` | the first window is gone, and its state would be lost |
@@ -64,9 +66,59 @@ impl AggregateFunction<Popularity> for Most {
     }
 }
 
+/// What is kept of the bids on an auction.
+#[derive(Record, Clone, Copy)]
+struct Seen {
+    bids: u32,
+    first: i64,
+}
+
+mod wide {
+    use engine_sdk::prelude::*;
+
+    /// As the version `wide` keeps it: with one more field, and a wider number.
+    #[derive(Record, Clone)]
+    pub struct Seen {
+        pub note: Option<String>,
+        pub first: i64,
+        pub bids: u64,
+    }
+}
+
+mod narrow {
+    use engine_sdk::prelude::*;
+
+    /// As the version `narrow` would keep it.
+    #[derive(Record, Clone)]
+    pub struct Seen {
+        pub bids: u16,
+        pub first: i64,
+    }
+}
+
+fn see_narrow(bid: Bid, seen: &mut Option<narrow::Seen>) -> Bid {
+    let seen = seen.get_or_insert(narrow::Seen { bids: 0, first: bid.date_time });
+    seen.bids += 1;
+    bid
+}
+
+fn see(bid: Bid, seen: &mut Option<Seen>) -> Bid {
+    let seen = seen.get_or_insert(Seen { bids: 0, first: bid.date_time });
+    seen.bids += 1;
+    bid
+}
+
+fn see_wide(bid: Bid, seen: &mut Option<wide::Seen>) -> Bid {
+    let seen = seen.get_or_insert(wide::Seen { note: Some("new".to_owned()), first: bid.date_time, bids: 0 });
+    // Subtasks read at their own pace, but all events are of a few minutes.
+    assert!(seen.first.abs_diff(bid.date_time) < 3_600_000 && seen.bids < 1_000_000, "what was kept is another");
+    seen.bids += 1;
+    bid
+}
+
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
-    let version = args.one_of("version", &["1", "2", "trap", "other-key", "no-window"])?.to_owned();
+    let version = args.one_of("version", &["1", "2", "wide", "narrow", "trap", "other-key", "no-window"])?.to_owned();
     let source = FileSource::json_lines::<Event>(args.require("input")?);
     let source = match args.get::<u64>("rate")? {
         Some(rate) => source.rate(rate),
@@ -84,6 +136,13 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
             }
         })
         .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(|bid| bid.date_time));
+    let by_auction = bids.key_by(|bid| bid.auction);
+    let bids = match version.as_str() {
+        "wide" => by_auction.map_with_state(see_wide),
+        "narrow" => by_auction.map_with_state(see_narrow),
+        _ => by_auction.map_with_state(see),
+    };
+    let bids = bids.uid("seen");
     let counts = if version == "no-window" {
         bids.map(|bid| Popularity { auction: bid.auction, bids: 1, window_end: bid.date_time })
     } else {

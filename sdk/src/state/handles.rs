@@ -55,22 +55,6 @@ impl<C> Scoped<C> {
     }
 }
 
-impl<V: Owned> Cached for Scoped<ValueCache<V>> {
-    fn begin_batch(&self) -> bool {
-        let mut cache = self.cache();
-        cache.begin_batch();
-        cache.wants_prefetch()
-    }
-
-    fn prefetch(&self, each: &mut dyn FnMut(&mut Prefetch<'_>)) {
-        self.cache().prefetch_each(each);
-    }
-
-    fn flush(&self) {
-        self.cache().flush();
-    }
-}
-
 macro_rules! cached {
     ([$($generics:tt)*] $cache:ty, $wants:expr) => {
         impl<$($generics)*> Cached for Scoped<$cache> {
@@ -95,6 +79,7 @@ macro_rules! cached {
     };
 }
 
+cached!([V: Owned] ValueCache<V>, |_| true);
 cached!([V: Owned] MapCache<V>, |_| true);
 // A list that is only appended to need not be read.
 cached!([T: Record + ?Sized] ListCache<T>, |was_read| was_read);

@@ -6,7 +6,6 @@ use engine_rows::row::Rows;
 
 use super::{
     Clock, TimeToLive,
-    declare::Prefetch,
     table::{CacheStats, NOWHERE, Slot, Table, Weighed, mix},
     wire::{Requests, StateId, read_counted, write_absent, write_counted_with},
 };
@@ -38,7 +37,7 @@ pub(crate) struct ValueCache<V> {
     is_crowded: bool,
     /// The row that used the cache last; only known if the batch is crowded.
     row: u32,
-    /// Where the rows or timers of the batch will find their entries, in all likelihood.
+    /// Where the rows of the batch will find their entries, in all likelihood.
     hints: Vec<u32>,
     /// The place last lent to be changed: it may be empty, or have grown.
     lent: u32,
@@ -127,67 +126,40 @@ impl<V: Owned> ValueCache<V> {
         !self.table.is_complete() || self.table.is_large()
     }
 
-    /// First pass over a batch of rows, as [`ValueCache::prefetch_each`]. `namespace` is that of a
-    /// row's timestamp; none for a row without entry. `key` encodes the key of a row's payload.
+    /// First pass over a batch of rows: [`ValueCache::prefetch`] of each row, then
+    /// [`ValueCache::fetch`]. `namespace` is that of a row's timestamp; none for a row without
+    /// entry. `key` encodes the key of a row's payload.
+    ///
+    /// To find an entry is to wait for memory three times, one after the other. Here each step
+    /// is taken for all rows, whose waits overlap; slots are then asked for by the number of the row.
     pub(crate) fn prefetch_rows<N: AsRef<[u8]>>(
         &mut self,
         rows: &[u8],
         mut namespace: impl FnMut(i64) -> Option<N>,
         mut key: impl FnMut(&[u8], &mut Vec<u8>),
     ) {
+        let mut hints = std::mem::take(&mut self.hints);
         let rows = Rows::new(rows).map_while(Result::ok);
         for row in rows.clone() {
-            match namespace(row.timestamp) {
-                Some(namespace) => self.guess(row.key_hash, namespace.as_ref()),
-                None => self.hints.push(NOWHERE),
-            }
+            let namespace = namespace(row.timestamp);
+            hints.push(namespace.map_or(NOWHERE, |namespace| self.table.guess(mix(row.key_hash, namespace.as_ref()))));
         }
-        let mut hints = std::mem::take(&mut self.hints);
+        let mut present = 0;
         for (row, hint) in rows.zip(&mut hints) {
-            if let Some(namespace) = namespace(row.timestamp) {
-                self.check(hint, row.key_hash, namespace.as_ref(), |out| key(row.payload, out));
+            let Some(namespace) = namespace(row.timestamp) else { continue };
+            if self.table.pin(*hint, mix(row.key_hash, namespace.as_ref())).is_some() {
+                // An entry may begin in one line of the core's cache and end in the next.
+                present += usize::from(self.table.entry(*hint).content.is_some());
+            } else {
+                *hint = NOWHERE;
+                if !self.table.is_complete() {
+                    self.prefetch(row.key_hash, namespace.as_ref(), |out| key(row.payload, out));
+                }
             }
         }
+        black_box(present);
         self.hints = hints;
         self.fetch();
-    }
-
-    /// First pass over a batch: `each` hands out hash, namespace and what encodes the key of each
-    /// row or timer, whenever it is called.
-    ///
-    /// To find an entry is to wait for memory three times, one after the other. Here each step
-    /// is taken for all rows, whose waits overlap; slots are then asked for by the number of the row.
-    pub(crate) fn prefetch_each(&mut self, each: &mut dyn FnMut(&mut Prefetch<'_>)) {
-        each(&mut |hash, namespace, _| self.guess(hash, namespace));
-        let mut hints = std::mem::take(&mut self.hints);
-        let mut left = hints.iter_mut();
-        each(&mut |hash, namespace, key| {
-            if let Some(hint) = left.next() {
-                self.check(hint, hash, namespace, key);
-            }
-        });
-        self.hints = hints;
-        self.fetch();
-    }
-
-    /// Notes where the next row will find its entry.
-    #[inline(always)]
-    fn guess(&mut self, hash: u32, namespace: &[u8]) {
-        self.hints.push(self.table.guess(mix(hash, namespace)));
-    }
-
-    /// Pins the entry of a row where it was guessed to be; what is not there may be missing.
-    #[inline(always)]
-    fn check(&mut self, hint: &mut u32, hash: u32, namespace: &[u8], key: impl FnOnce(&mut Vec<u8>)) {
-        if self.table.pin(*hint, mix(hash, namespace)).is_some() {
-            // An entry may begin in one line of the core's cache and end in the next.
-            black_box(self.table.entry(*hint).content.is_some());
-        } else {
-            *hint = NOWHERE;
-            if !self.table.is_complete() {
-                self.prefetch(hash, namespace, key);
-            }
-        }
     }
 
     /// First pass over a batch, only needed while the cache is not complete: probes by

@@ -137,20 +137,28 @@ fn what_a_killed_process_left_behind_is_deleted_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     for storage in [local(&directory.path().join("job")), in_memory()] {
         let mut registry = SharedStateRegistry::default();
-        assert_eq!(storage.delete_unreferenced(&registry).unwrap(), 0);
+        assert_eq!(storage.unreferenced(&registry).unwrap(), [""; 0]);
         let kept = checkpoint(&storage, 1);
         assert!(registry.register(&kept).is_empty());
         let orphan = write(&storage, "shared/2-0", b"of a checkpoint that did not complete");
-        let mut expected = 1;
+        let mut expected = vec!["shared/2-0"];
         if let Some(directory) = &storage.directory {
             fs::write(directory.join("shared/2-1#1"), b"half").unwrap();
-            expected += 1;
+            // A savepoint that somebody put there.
+            fs::create_dir(directory.join("shared/savepoint-1")).unwrap();
+            fs::write(directory.join("shared/savepoint-1/_metadata"), b"").unwrap();
+            expected.push("shared/2-1#1");
         }
-        assert_eq!(storage.delete_unreferenced(&registry).unwrap(), expected);
+        let found = storage.unreferenced(&registry).unwrap();
+        assert_eq!(found, expected);
+        found.iter().for_each(|path| storage.delete(path).unwrap());
+        found.iter().for_each(|path| storage.delete(path).expect("idempotent"));
+        assert_eq!(storage.unreferenced(&registry).unwrap(), [""; 0]);
         assert!(matches!(storage.read(&orphan), Err(CheckpointStorageError::Missing { .. })));
         storage.verify(&kept).unwrap();
     }
-    assert_eq!(files(directory.path()), ["job/chk-1/_metadata", "job/shared/1-0"]);
+    let left = ["job/chk-1/_metadata", "job/shared/1-0", "job/shared/savepoint-1/_metadata"];
+    assert_eq!(files(directory.path()), left);
 }
 
 #[test]

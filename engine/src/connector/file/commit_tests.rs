@@ -11,7 +11,8 @@ use crate::{
         stream_element::{BatchKind, CheckpointId, RecordBatch},
     },
     connector::{
-        Committable, ConnectorError, Permissions, SinkCommitter, SinkWriter, create_committer, create_writer,
+        Committable, ConnectorError, Permissions, RestoredOutput, SinkCommitter, SinkWriter, create_committer,
+        create_writer,
         tests::{spec, text_of, writer_context},
     },
 };
@@ -43,6 +44,20 @@ impl Destination {
     fn writer(&self, subtask_index: u32, attempt_number: u32) -> Box<dyn SinkWriter> {
         let sink = spec("file", &[("path", self.path.to_str().expect("UTF-8"))]);
         create_writer(&sink, writer_context(subtask_index, 4, attempt_number, &self.permissions)).expect("granted")
+    }
+
+    /// The job comes back to a checkpoint of its own.
+    fn restored(&self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> RestoredOutput {
+        RestoredOutput { job: self.job, checkpoint_id, committables, was_committed: false }
+    }
+
+    fn recover(&self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
+        self.committer().recover(self.restored(checkpoint_id, committables))
+    }
+
+    /// Name of a part of the job, by subtask and number.
+    fn part(&self, numbers: &str) -> String {
+        format!("part-{numbers}-{:08x}", crc32fast::hash(self.job.to_string().as_bytes()))
     }
 
     fn names(&self) -> Vec<String> {
@@ -89,7 +104,7 @@ fn rows_are_visible_when_their_checkpoint_is_complete() {
     write(&mut writer, "b");
     assert_eq!(destination.visible_names(), [""; 0]);
     committer.commit(first.clone()).expect("committed");
-    assert_eq!(destination.visible(), [("part-2-1".to_owned(), "a\n".to_owned())].into());
+    assert_eq!(destination.visible(), [(destination.part("2-1"), "a\n".to_owned())].into());
     assert_eq!(prepare(&mut writer, 4).len(), 1);
     // Without rows there is no file.
     assert_eq!(prepare(&mut writer, 5), []);
@@ -111,12 +126,12 @@ fn what_was_not_confirmed_belongs_to_the_next_checkpoint_too() {
     write(&mut writer, "b");
     parts.extend(prepare(&mut writer, 2));
     committer.commit(parts.clone()).expect("committed");
-    assert_eq!(destination.visible_names(), ["part-0-1", "part-0-2"]);
+    assert_eq!(destination.visible_names(), ["0-1", "0-2"].map(|numbers| destination.part(numbers)));
     // The notification was lost: they stand in the next one again.
     write(&mut writer, "c");
     parts.extend(prepare(&mut writer, 3));
     committer.commit(parts).expect("committed");
-    assert_eq!(destination.visible_names(), ["part-0-1", "part-0-2", "part-0-3"]);
+    assert_eq!(destination.visible_names(), ["0-1", "0-2", "0-3"].map(|numbers| destination.part(numbers)));
 }
 
 #[test]
@@ -134,20 +149,20 @@ fn a_killed_job_finds_its_output_again() {
     // Checkpoint 2 is complete, and the process is killed before it commits.
     drop((committer, writer));
     for _ in 0..2 {
-        destination.committer().recover(2, second.clone()).expect("its own");
-        let expected = [("part-0-1".to_owned(), "a\n".to_owned()), ("part-0-2".to_owned(), "b\n".to_owned())];
+        destination.recover(2, second.clone()).expect("its own");
+        let expected = [(destination.part("0-1"), "a\n".to_owned()), (destination.part("0-2"), "b\n".to_owned())];
         assert_eq!(destination.visible(), expected.into());
         assert_eq!(destination.hidden_parts(), [""; 0], "what came behind checkpoint 2 is read again");
     }
     // An older checkpoint, as the newest is damaged: what came later goes.
-    destination.committer().recover(1, Vec::new()).expect("its own");
-    assert_eq!(destination.visible_names(), ["part-0-1"]);
+    destination.recover(1, Vec::new()).expect("its own");
+    assert_eq!(destination.visible_names(), [destination.part("0-1")]);
     // No checkpoint at all: to begin anew would delete rows that were committed.
     let mut committer = destination.committer();
     let error = text_of(&committer.prepare().expect_err("rows are there"));
     assert!(error.contains("holds rows of the job up to checkpoint 1, but no checkpoint of it was found"), "{error}");
     committer.abort().expect("nothing is touched");
-    assert_eq!(destination.names(), [format!(".job-{}", destination.job), "part-0-1".to_owned()]);
+    assert_eq!(destination.names(), [format!(".job-{}", destination.job), destination.part("0-1")]);
 }
 
 #[test]
@@ -159,14 +174,19 @@ fn a_part_that_somebody_took_away_is_told_from_one_that_is_lost() {
     write(&mut writer, "a");
     let first = prepare(&mut writer, 1);
     committer.commit(first.clone()).expect("committed");
-    fs::remove_file(destination.path.join("part-0-1")).expect("removable");
-    destination.committer().recover(1, first).expect("it was committed");
+    fs::remove_file(destination.path.join(destination.part("0-1"))).expect("removable");
+    destination.recover(1, first).expect("it was committed");
     write(&mut writer, "b");
     let second = prepare(&mut writer, 2);
     let hidden = destination.path.join(&destination.hidden_parts()[0]);
     fs::remove_file(&hidden).expect("removable");
-    let error = destination.committer().recover(2, second).expect_err("lost");
-    let expected = format!("could not make visible {}: No such file or directory (os error 2)", hidden.display());
+    let error = destination.recover(2, second).expect_err("lost");
+    let expected = format!(
+        "{} is missing, and so is {}, which it would be if it were committed: rows would be lost; put one of them \
+         back, or go on from another checkpoint or savepoint",
+        hidden.display(),
+        destination.part("0-2")
+    );
     assert_eq!(text_of(&error), expected);
 }
 
@@ -178,10 +198,10 @@ fn nothing_is_written_over() {
     let mut writer = destination.writer(0, 0);
     write(&mut writer, "a");
     let part = prepare(&mut writer, 1);
-    fs::write(destination.path.join("part-0-1"), "other\n").expect("writable");
+    fs::write(destination.path.join(destination.part("0-1")), "other\n").expect("writable");
     let error = text_of(&committer.commit(part).expect_err("there already"));
     assert!(error.ends_with("File exists (os error 17)"), "{error}");
-    assert_eq!(destination.visible()["part-0-1"], "other\n");
+    assert_eq!(destination.visible()[&destination.part("0-1")], "other\n");
 }
 
 #[test]
@@ -190,7 +210,7 @@ fn only_its_own_destination_is_recovered() {
     fs::create_dir(&destination.path).expect("writable");
     let refused = |destination: &Destination, id, hint: &str| {
         let names = destination.names();
-        let error = destination.committer().recover(id, Vec::new()).expect_err("refused").to_string();
+        let error = destination.recover(id, Vec::new()).expect_err("refused").to_string();
         assert!(error.contains("is not empty") && error.contains(hint), "{error}");
         assert_eq!(destination.names(), names, "nothing is touched");
     };
@@ -208,7 +228,7 @@ fn only_its_own_destination_is_recovered() {
     refused(&destination, 1, &format!(".job-{other}"));
     destination.committer_of(other).abort().expect("its own");
     // Output that is newer than the savepoint, of a job that has ended.
-    fs::write(destination.path.join("part-0-2"), "row\n").expect("writable");
+    fs::write(destination.path.join(destination.part("0-2")), "row\n").expect("writable");
     refused(&destination, 1, "");
     refused(&destination, 0, "");
     // Hidden parts that the savepoint does not name.
@@ -216,8 +236,8 @@ fn only_its_own_destination_is_recovered() {
     refused(&destination, 2, "");
     fs::remove_file(destination.path.join(".part-0-0-00000000-0.inprogress")).expect("removable");
     // Output up to the savepoint: a new version of the job goes on in the same directory.
-    destination.committer().recover(2, Vec::new()).expect("its output goes on");
-    assert_eq!(destination.visible_names(), ["part-0-2"]);
+    destination.recover(2, Vec::new()).expect("its output goes on");
+    assert_eq!(destination.visible_names(), [destination.part("0-2")]);
 }
 
 #[test]
@@ -232,13 +252,14 @@ fn a_savepoint_commits_nothing_and_its_rows_come_with_the_next_checkpoint_or_the
     // The attempt and the savepoint have the same number, but the parts not the same name.
     let end = writer.finish().expect("finished");
     committer.commit([savepoint.clone(), end].concat()).expect("committed");
-    let expected = [("part-0-1".to_owned(), "a\n".to_owned()), ("part-0-1-end".to_owned(), "b\n".to_owned())];
+    let expected =
+        [(destination.part("0-1"), "a\n".to_owned()), (format!("{}-end", destination.part("0-1")), "b\n".to_owned())];
     assert_eq!(destination.visible(), expected.clone().into());
     committer.abort().expect("free");
     // Nor if the job begins with the savepoint.
     let mut committer = destination.committer();
-    fs::remove_file(destination.path.join("part-0-1-end")).expect("removable");
-    committer.recover(1, savepoint).expect("its output goes on");
+    fs::remove_file(destination.path.join(format!("{}-end", destination.part("0-1")))).expect("removable");
+    committer.recover(destination.restored(1, savepoint)).expect("its output goes on");
     let mut writer = destination.writer(0, 1);
     write(&mut writer, "b");
     let end = writer.finish().expect("finished");
@@ -256,19 +277,163 @@ fn a_savepoint_that_goes_on_elsewhere_commits_where_it_was_taken() {
     let savepoint = prepare(&mut writer, 1);
     let mut new = Destination::new();
     // It may not write there.
-    let error = new.committer().recover(1, savepoint.clone()).expect_err("not granted").to_string();
+    let error = new.committer().recover(old.restored(1, savepoint.clone())).expect_err("not granted").to_string();
     assert!(error.contains("--allow-write"), "{error}");
     let write = new.permissions.write.iter().chain(&old.permissions.write).cloned().collect();
     new.permissions = Arc::new(Permissions { write, ..Permissions::default() });
     for _ in 0..2 {
-        new.committer().recover(1, savepoint.clone()).expect("granted");
+        new.committer().recover(old.restored(1, savepoint.clone())).expect("granted");
     }
-    assert_eq!((old.visible_names(), new.visible_names()), (vec!["part-0-1".to_owned()], vec![]));
+    assert_eq!((old.visible_names(), new.visible_names()), (vec![old.part("0-1")], vec![]));
     // A committable whose directory was edited into a link is no way out.
     let elsewhere = TempDir::new().expect("a directory");
     symlink(elsewhere.path(), new.path.join("link")).expect("links can be made");
-    let error = new.committer().recover(1, Vec::new()).expect_err("foreign").to_string();
+    let error = new.recover(1, Vec::new()).expect_err("foreign").to_string();
     assert!(error.contains("is not empty"), "{error}");
+}
+
+fn output_of_savepoint(destination: &Destination) -> Vec<Committable> {
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    let mut writer = destination.writer(0, 0);
+    write(&mut writer, "a");
+    prepare(&mut writer, 3)
+}
+
+#[test]
+fn output_of_a_savepoint_that_stopped_its_job_may_have_been_taken_away() {
+    let old = Destination::new();
+    let savepoint = output_of_savepoint(&old);
+    let restored = RestoredOutput { was_committed: true, ..old.restored(3, savepoint.clone()) };
+    let goes_on = |job: JobId| {
+        let mut committer = old.committer_of(job);
+        committer.recover(restored.clone()).expect("its rows were visible");
+        committer.abort().expect("free");
+    };
+    // The process was killed before it was committed: that is made up for.
+    old.committer().abort().expect("free");
+    assert_eq!(old.names(), [""; 0]);
+    let savepoint_elsewhere = output_of_savepoint(&old);
+    old.committer()
+        .recover(RestoredOutput { was_committed: true, ..old.restored(3, savepoint_elsewhere) })
+        .expect("hidden");
+    assert_eq!(old.visible(), [(old.part("0-3"), "a\n".to_owned())].into());
+    old.committer().abort().expect("free");
+    // Its owner took the rows, then the whole directory.
+    fs::remove_file(old.path.join(old.part("0-3"))).expect("removable");
+    goes_on(JobId::random());
+    fs::remove_dir(&old.path).expect("empty");
+    goes_on(JobId::random());
+    // Into another directory, without a grant for the old one.
+    let new = Destination::new();
+    new.committer().recover(restored.clone()).expect("nothing is to be done in the old one");
+    // A savepoint of a job that went on names rows that only it holds.
+    let error = text_of(&old.recover(3, savepoint).expect_err("lost"));
+    assert!(error.contains("is missing, and so is") && error.ends_with("another checkpoint or savepoint"), "{error}");
+}
+
+#[test]
+fn parts_of_another_job_are_neither_taken_for_its_own_nor_removed() {
+    let destination = Destination::new();
+    let foreign = Destination::new();
+    let savepoint = output_of_savepoint(&destination);
+    destination.committer().savepoint_taken(3, &savepoint).expect("listed");
+    destination.committer().abort().expect("free");
+    // Another job's rows of the same subtask and number.
+    fs::write(destination.path.join(foreign.part("0-3")), "other\n").expect("writable");
+    let next = JobId::random();
+    let mut committer = destination.committer_of(next);
+    committer.recover(destination.restored(3, savepoint.clone())).expect("up to the savepoint");
+    let expected = [(foreign.part("0-3"), "other\n".to_owned()), (destination.part("0-3"), "a\n".to_owned())];
+    assert_eq!(destination.visible(), expected.clone().into());
+    // Were the rows gone, the other's would not pass for them.
+    committer.abort().expect("free");
+    fs::remove_file(destination.path.join(destination.part("0-3"))).expect("removable");
+    let error = destination.committer_of(JobId::random()).recover(destination.restored(3, savepoint));
+    assert!(text_of(&error.expect_err("lost")).contains("is missing"));
+    fs::write(destination.path.join(format!(".job-{next}")), "").expect("writable");
+    // Later ones of others stay, when the job is brought back to an older checkpoint and when it begins anew.
+    fs::write(destination.path.join(foreign.part("0-9")), "other\n").expect("writable");
+    committer.recover(RestoredOutput { job: next, ..destination.restored(1, Vec::new()) }).expect("its own");
+    assert_eq!(destination.visible_names(), [foreign.part("0-3"), foreign.part("0-9")]);
+    fs::write(destination.path.join(format!(".job-{next}")), "").expect("writable");
+    let error = destination.committer_of(next).prepare().expect_err("not its own").to_string();
+    assert!(error.contains("is not empty"), "{error}");
+    assert_eq!(destination.visible_names(), [foreign.part("0-3"), foreign.part("0-9")]);
+    // What has no name of a job's is nobody's.
+    fs::write(destination.path.join("part-0-1"), "other\n").expect("writable");
+    let error = destination.recover(3, Vec::new()).expect_err("foreign").to_string();
+    assert!(error.contains("is not empty"), "{error}");
+}
+
+#[test]
+fn rows_of_a_savepoint_survive_the_end_and_the_restarts_of_its_job() {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    let mut writer = destination.writer(0, 0);
+    write(&mut writer, "a");
+    committer.commit(prepare(&mut writer, 1)).expect("committed");
+    write(&mut writer, "b");
+    let second = prepare(&mut writer, 2);
+    committer.savepoint_taken(2, &second).expect("listed");
+    write(&mut writer, "c");
+    let third = [second.clone(), prepare(&mut writer, 3)].concat();
+    committer.savepoint_taken(3, &third).expect("listed");
+    write(&mut writer, "d");
+    drop(writer);
+    // All attempts fail, and the process is killed: "d" is of no use, "b" and "c" are named.
+    destination.recover(1, Vec::new()).expect("its own");
+    assert_eq!(destination.hidden_parts().len(), 2);
+    // The job is cancelled.
+    destination.committer().abort().expect("free");
+    assert_eq!((destination.hidden_parts().len(), destination.visible_names()), (2, vec![destination.part("0-1")]));
+    // No other job may begin there, nor this one.
+    let error = destination.committer_of(JobId::random()).prepare().expect_err("not empty").to_string();
+    assert!(error.contains("is not empty"), "{error}");
+    // Another job starts from the first of the savepoints: the rows of the second stay.
+    let next = JobId::random();
+    destination.committer_of(next).recover(destination.restored(2, second)).expect("all is there");
+    assert_eq!(destination.visible()[&destination.part("0-2")], "b\n");
+    assert_eq!(destination.hidden_parts().len(), 1);
+    destination.committer_of(next).abort().expect("free");
+    // And one from the second.
+    destination.committer_of(JobId::random()).recover(destination.restored(3, third)).expect("all is there");
+    let rows: String = destination.visible().into_values().collect();
+    assert_eq!(rows, "a\nb\nc\n");
+    let lists = destination.names().into_iter().filter(|name| name.starts_with(".savepoint-")).count();
+    assert_eq!((destination.hidden_parts().len(), lists), (0, 0), "nothing is left of the savepoints");
+}
+
+#[test]
+fn rows_that_a_savepoint_holds_do_not_keep_its_own_job_from_beginning_anew() {
+    let destination = Destination::new();
+    let savepoint = output_of_savepoint(&destination);
+    let mut committer = destination.committer();
+    committer.recover(destination.restored(3, Vec::new())).expect("its own");
+    let savepoint_of_nothing = committer.savepoint_taken(4, &[]);
+    savepoint_of_nothing.expect("nothing to keep");
+    assert!(!destination.names().iter().any(|name| name.starts_with(".savepoint-")));
+    drop((committer, savepoint));
+    let destination = Destination::new();
+    let savepoint = output_of_savepoint(&destination);
+    let mut committer = destination.committer();
+    committer.savepoint_taken(3, &savepoint).expect("listed");
+    // What a restart without checkpoints does.
+    committer.abort().expect("free");
+    committer.prepare().expect("its own");
+    assert_eq!(destination.hidden_parts().len(), 1);
+    let mut writer = destination.writer(0, 1);
+    write(&mut writer, "a");
+    committer.commit(writer.finish().expect("finished")).expect("committed");
+    committer.abort().expect("free");
+    assert_eq!(destination.visible(), [(destination.part("0-1"), "a\n".to_owned())].into());
+    assert_eq!(destination.hidden_parts().len(), 1);
+    let error = destination.committer().prepare().expect_err("rows are there").to_string();
+    assert!(error.contains("is not empty"), "{error}");
+    fs::remove_file(destination.path.join(destination.part("0-1"))).expect("removable");
+    let error = destination.committer_of(JobId::random()).prepare().expect_err("of another").to_string();
+    assert!(error.contains("savepoints name rows in them") && error.contains("remove .savepoint-*"), "{error}");
 }
 
 /// What happens to a job with a file sink.
@@ -369,14 +534,15 @@ proptest! {
                     written = vec![0; 3];
                 }
                 Some((restored, rows, committables)) => {
-                    committer.recover(*restored, committables.clone()).expect("its own");
+                    committer.recover(destination.restored(*restored, committables.clone())).expect("its own");
                     written = rows.clone();
                 }
             }
             writers = begin(attempt);
         }
         let mut parts: Vec<_> = destination.visible().into_iter().map(|(name, content)| {
-            let (subtask, checkpoint) = name["part-".len()..].split_once('-').expect("a part");
+            let mut numbers = name["part-".len()..].split('-');
+            let (subtask, checkpoint) = (numbers.next().expect("a part"), numbers.next().expect("a part"));
             ((subtask.parse::<u32>().expect("a number"), checkpoint.parse::<u64>().expect("a number")), content)
         }).collect();
         parts.sort();

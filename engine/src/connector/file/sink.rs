@@ -2,15 +2,21 @@
 //!
 //! Each writer writes a hidden file `.part-SUBTASK-ATTEMPT-TOKEN-NUMBER.inprogress`. At a
 //! checkpoint the file is closed and made durable, and the next row begins another one. When
-//! the checkpoint is complete, the committer renames it to `part-SUBTASK-CHECKPOINT`. Without
-//! checkpoints there is one file, renamed to `part-SUBTASK-ATTEMPT` when the job has finished,
-//! or to `part-SUBTASK-ATTEMPT-end` if savepoints were taken before. A subtask that got no rows
-//! has no part file.
+//! the checkpoint is complete, the committer renames it to `part-SUBTASK-CHECKPOINT-OWNER`. Without
+//! checkpoints there is one file, renamed to `part-SUBTASK-ATTEMPT-OWNER` when the job has finished,
+//! or to `part-SUBTASK-ATTEMPT-OWNER-end` if savepoints were taken before. A subtask that got no rows
+//! has no part file. OWNER is eight digits that stand for the job whose rows they are (see [`Owner`]):
+//! a job that goes on from the savepoint of another finds that one's parts in the directory, and
+//! neither takes a file of the same number for its own nor removes it.
 //!
 //! A directory is claimed for a job by a hidden file `.job-ID`, so that two jobs do not write
 //! into it, and a job that was killed finds it again. The claim holds the number of the last
 //! checkpoint that was committed: a part up to that one may have been taken away by whoever
 //! reads the output, one behind it may not.
+//!
+//! A savepoint commits nothing, so that its hidden parts may be committed by nobody else than a job
+//! that starts from it. A hidden file `.savepoint-NUMBER-OWNER` lists them: they survive the job, and
+//! its restarts, until they are committed or somebody removes them.
 //!
 //! Invariants: what is visible holds complete rows only and never changes; a
 //! committable is renamed once, however often it is committed, and never over another file.
@@ -40,8 +46,8 @@ use crate::{
         stream_element::{CheckpointId, RecordBatch},
     },
     connector::{
-        Committable, ConnectorError, Permissions, RejectWrite, Role, SinkCommitter, SinkWriter, WriterContext,
-        check_writable_directory, encoding, options::Options, text_rows::TextRows,
+        Committable, ConnectorError, Permissions, RejectWrite, RestoredOutput, Role, SinkCommitter, SinkWriter,
+        WriterContext, check_writable_directory, encoding, options::Options, text_rows::TextRows,
     },
     failpoint,
     graph::stream_graph::ConnectorSpec,
@@ -54,6 +60,7 @@ const END_SUFFIX: &str = "-end";
 const HIDDEN_PREFIX: &str = ".part-";
 const HIDDEN_SUFFIX: &str = ".inprogress";
 const CLAIM_PREFIX: &str = ".job-";
+const SAVEPOINT_PREFIX: &str = ".savepoint-";
 /// Files that are removed are named in the log up to this number.
 const LOGGED_NAMES_MAX: usize = 10;
 
@@ -138,14 +145,32 @@ enum Becomes {
     },
 }
 
+/// Stands for a job in the names of its files: the CRC-32 of its id, since ids that people choose begin alike.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Owner(u32);
+
+impl Owner {
+    fn of(job_id: JobId) -> Self {
+        Self(crc32fast::hash(job_id.to_string().as_bytes()))
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:08x}", self.0)
+    }
+}
+
 impl Part {
-    fn visible_name(&self) -> String {
+    fn visible_name(&self, owner: Owner) -> String {
         let HiddenName { subtask_index, attempt_number, .. } = self.hidden;
         match self.becomes {
-            Becomes::OfCheckpoint(id) => format!("{VISIBLE_PREFIX}{subtask_index}-{id}"),
-            Becomes::End { after_savepoints: false } => format!("{VISIBLE_PREFIX}{subtask_index}-{attempt_number}"),
+            Becomes::OfCheckpoint(id) => format!("{VISIBLE_PREFIX}{subtask_index}-{id}-{owner}"),
+            Becomes::End { after_savepoints: false } => {
+                format!("{VISIBLE_PREFIX}{subtask_index}-{attempt_number}-{owner}")
+            }
             Becomes::End { after_savepoints: true } => {
-                format!("{VISIBLE_PREFIX}{subtask_index}-{attempt_number}{END_SUFFIX}")
+                format!("{VISIBLE_PREFIX}{subtask_index}-{attempt_number}-{owner}{END_SUFFIX}")
             }
         }
     }
@@ -278,12 +303,15 @@ pub(in crate::connector) struct FileCommitter {
     path: PathBuf,
     permissions: Arc<Permissions>,
     claim_name: String,
+    owner: Owner,
     /// The directory was claimed by this committer; one that was refused must not clean it.
     prepared: bool,
     /// The last checkpoint of which all is visible; 0 before the first.
     committed: CheckpointId,
     /// The job goes on from a checkpoint or savepoint.
     recovered: bool,
+    /// There are hidden parts that savepoints name.
+    keeps_for_savepoints: bool,
     /// Nothing may be removed: rows there belong to a checkpoint that was not found.
     is_kept: bool,
 }
@@ -293,13 +321,59 @@ pub(in crate::connector) struct FileCommitter {
 struct Contents {
     /// The job's own claim is there.
     claimed: bool,
+    /// Hidden parts that no savepoint names.
     hidden: BTreeSet<String>,
-    /// Visible parts of checkpoints.
-    visible: BTreeSet<(CheckpointId, String)>,
-    /// Visible parts of a job's end.
-    ends: BTreeSet<String>,
-    /// Something that is not of this job's making.
+    /// Visible parts, of this job and of others.
+    visible: Vec<(VisiblePart, String)>,
+    savepoints: Vec<SavepointParts>,
+    /// Something that no job made.
     is_foreign: bool,
+}
+
+impl Contents {
+    /// Visible parts of a job that do not belong to a checkpoint: those of later ones, and those of an
+    /// end, which only a job without checkpoints has.
+    fn later(&self, owner: Owner, checkpoint_id: CheckpointId) -> Vec<&String> {
+        let parts = self.visible.iter().filter(|(part, _)| part.owner == owner && part.is_later(checkpoint_id));
+        parts.map(|(_, name)| name).collect()
+    }
+}
+
+/// The hidden parts that a savepoint names.
+#[derive(Debug)]
+struct SavepointParts {
+    /// Of the list.
+    file_name: String,
+    owner: Option<Owner>,
+    hidden: BTreeSet<String>,
+}
+
+impl SavepointParts {
+    fn read(path: &Path, name: &str) -> Result<Self, ConnectorError> {
+        let list = fs::read_to_string(path).map_err(io_error("read", path))?;
+        let owner = name.rsplit_once('-').and_then(|(_, owner)| parse_owner(owner));
+        Ok(Self { file_name: name.to_owned(), owner, hidden: list.lines().map(str::to_owned).collect() })
+    }
+
+    /// All lists of the directory.
+    fn read_all(directory: &Path) -> Result<Vec<Self>, ConnectorError> {
+        let names = names(directory)?;
+        let named = names.iter().filter_map(|path| Some((path, path.file_name()?.to_str()?)));
+        named
+            .filter(|(_, name)| name.starts_with(SAVEPOINT_PREFIX))
+            .map(|(path, name)| Self::read(path, name))
+            .collect()
+    }
+
+    /// Removes the lists of which no part is hidden any more.
+    fn forget_committed(directory: &Path) -> Result<(), ConnectorError> {
+        for savepoint in Self::read_all(directory)? {
+            if !savepoint.hidden.iter().any(|name| directory.join(name).exists()) {
+                remove_file(&directory.join(&savepoint.file_name))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl FileCommitter {
@@ -308,7 +382,9 @@ impl FileCommitter {
             path: options.path,
             permissions,
             claim_name: format!("{CLAIM_PREFIX}{job_id}"),
+            owner: Owner::of(job_id),
             is_kept: false,
+            keeps_for_savepoints: false,
             prepared: false,
             committed: 0,
             recovered: false,
@@ -329,12 +405,15 @@ impl FileCommitter {
             match name {
                 _ if name == self.claim_name => contents.claimed = true,
                 _ if is_hidden_part(&path) => drop(contents.hidden.insert(name.to_owned())),
+                _ if name.starts_with(SAVEPOINT_PREFIX) => contents.savepoints.push(SavepointParts::read(&path, name)?),
                 _ => match visible_part(name) {
-                    Some(VisiblePart::Numbered(id)) => drop(contents.visible.insert((id, name.to_owned()))),
-                    Some(VisiblePart::End) => drop(contents.ends.insert(name.to_owned())),
+                    Some(part) => contents.visible.push((part, name.to_owned())),
                     None => contents.is_foreign = true,
                 },
             }
+        }
+        for savepoint in &contents.savepoints {
+            contents.hidden.retain(|name| !savepoint.hidden.contains(name));
         }
         Ok(contents)
     }
@@ -383,32 +462,33 @@ impl FileCommitter {
         remove_file(&directory.join(&self.claim_name))
     }
 
-    /// Makes a part visible, unless it is.
-    fn commit_part(&self, directory: &Path, mut part: Part) -> Result<(), ConnectorError> {
+    /// Makes a part of a job visible, unless it is. Returns where it was expected if it is nowhere.
+    fn commit_part(&self, directory: &Path, mut part: Part, owner: Owner) -> Result<Option<PathBuf>, ConnectorError> {
         if let Becomes::End { after_savepoints } = &mut part.becomes {
             *after_savepoints |= self.recovered || 0 < self.committed;
         }
-        let hidden_name = part.hidden.to_string();
-        let (mut hidden, mut visible) = (directory.join(&hidden_name), directory.join(part.visible_name()));
-        let is_elsewhere = Path::new(&part.directory) != directory;
+        let (hidden_name, visible_name) = (part.hidden.to_string(), part.visible_name(owner));
+        let (mut hidden, mut visible) = (directory.join(&hidden_name), directory.join(&visible_name));
         // A savepoint that is restored may bring parts of a job that wrote elsewhere.
-        if is_elsewhere && !hidden.exists() {
+        if Path::new(&part.directory) != directory && !hidden.exists() && !visible.exists() {
             let other = self.permissions.writable(Path::new(&part.directory))?;
-            (hidden, visible) = (other.join(&hidden_name), other.join(part.visible_name()));
+            (hidden, visible) = (other.join(&hidden_name), other.join(&visible_name));
         }
         match fs::metadata(&hidden) {
             Ok(metadata) if metadata.len() == part.bytes => {
                 failpoint!("sink.commit.rename").map_err(io_error("make visible", &hidden))?;
                 rename_to_new(&hidden, &visible).map_err(io_error("make visible", &hidden))?;
-                failpoint!("sink.commit.renamed").map_err(io_error("make visible", &hidden))
+                failpoint!("sink.commit.renamed").map_err(io_error("make visible", &hidden))?;
+                Ok(None)
             }
             Ok(metadata) => {
                 let problem = format!("it has {} bytes, but {} were written", metadata.len(), part.bytes);
                 Err(io_error("make visible", &hidden)(io::Error::other(problem)))
             }
             // Committed before.
-            Err(error) if error.kind() == ErrorKind::NotFound && visible.exists() => Ok(()),
-            Err(error) if error.kind() == ErrorKind::NotFound && self.was_committed(&part) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound && visible.exists() => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound && self.was_committed(&part) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Some(hidden)),
             Err(error) => Err(io_error("make visible", &hidden)(error)),
         }
     }
@@ -418,26 +498,55 @@ impl FileCommitter {
         matches!(part.becomes, Becomes::OfCheckpoint(id) if id <= self.committed)
     }
 
-    fn commit_parts(&mut self, directory: &Path, parts: Vec<Part>) -> Result<(), ConnectorError> {
+    /// Makes the parts of a job visible. Those that are nowhere are an error, unless `was_committed`: then
+    /// they were visible, and somebody took them away.
+    fn commit_parts(
+        &mut self,
+        directory: &Path,
+        parts: Vec<Part>,
+        owner: Owner,
+        was_committed: bool,
+    ) -> Result<(), ConnectorError> {
         failpoint!("sink.commit").map_err(io_error("write to", directory))?;
         let mut committed = self.committed;
         let mut elsewhere = BTreeSet::new();
+        let mut missing = Vec::new();
         for part in parts {
             if let Becomes::OfCheckpoint(id) = part.becomes {
                 committed = committed.max(id);
             }
-            if Path::new(&part.directory) != directory {
-                elsewhere.insert(PathBuf::from(&part.directory));
+            let (part_directory, visible_name) = (PathBuf::from(&part.directory), part.visible_name(owner));
+            match self.commit_part(directory, part, owner) {
+                Ok(None) => {}
+                Ok(Some(_)) if was_committed => missing.push(visible_name),
+                // It was visible there: nothing is to be done there, so that nothing need be granted.
+                Err(ConnectorError::NotGranted { .. }) if was_committed => continue,
+                Ok(Some(hidden)) => return Err(ConnectorError::PartMissing { hidden, visible_name }),
+                Err(error) => return Err(error),
             }
-            self.commit_part(directory, part)?;
+            if part_directory != directory {
+                elsewhere.insert(part_directory);
+            }
+        }
+        if !missing.is_empty() {
+            let (count, named) = (missing.len(), shortened(&missing));
+            tracing::warn!(
+                "{count} part files that were visible before the savepoint was complete are not in {} any more: {named}",
+                directory.display()
+            );
         }
         failpoint!("sink.commit.all-renamed").map_err(io_error("write to", directory))?;
         for other in elsewhere.iter().filter(|other| other.exists()) {
+            SavepointParts::forget_committed(other)?;
             sync_directory(other)?;
         }
         sync_directory(directory)?;
         failpoint!("sink.commit.synced").map_err(io_error("write to", directory))?;
         self.note_committed(directory, committed)?;
+        if self.keeps_for_savepoints {
+            SavepointParts::forget_committed(directory)?;
+            self.keeps_for_savepoints = !SavepointParts::read_all(directory)?.is_empty();
+        }
         failpoint!("sink.committed").map_err(io_error("write to", directory))
     }
 
@@ -445,17 +554,18 @@ impl FileCommitter {
     fn bring_to(
         &mut self,
         directory: &Path,
-        checkpoint_id: CheckpointId,
+        restored: &RestoredOutput,
         parts: Vec<Part>,
         later: &[&String],
         unnamed: &[&String],
     ) -> Result<(), ConnectorError> {
+        let checkpoint_id = restored.checkpoint_id;
         self.recovered = true;
         failpoint!("sink.recover.claimed").map_err(io_error("write to", directory))?;
         remove_files(directory, later, &format!("of checkpoints behind checkpoint {checkpoint_id}"))?;
         remove_files(directory, unnamed, &format!("that checkpoint {checkpoint_id} does not hold"))?;
         failpoint!("sink.recover.removed").map_err(io_error("write to", directory))?;
-        self.commit_parts(directory, parts)?;
+        self.commit_parts(directory, parts, Owner::of(restored.job), restored.was_committed)?;
         // What was committed of later checkpoints is gone.
         if checkpoint_id < self.committed {
             self.committed = 0;
@@ -489,29 +599,47 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
 
 /// A visible part, by its name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum VisiblePart {
-    /// Of a checkpoint, or of the end of a job without checkpoints.
-    Numbered(u64),
-    End,
+struct VisiblePart {
+    /// Of a checkpoint, or of the attempt that ended a job without checkpoints.
+    number: u64,
+    owner: Owner,
+    /// It ends the output of a job of which there were savepoints.
+    is_end: bool,
+}
+
+impl VisiblePart {
+    fn is_later(self, checkpoint_id: CheckpointId) -> bool {
+        self.is_end || checkpoint_id < self.number
+    }
 }
 
 fn visible_part(name: &str) -> Option<VisiblePart> {
     let number = |text: &str| text.parse::<u64>().ok().filter(|number| number.to_string() == text);
     let name = name.strip_prefix(VISIBLE_PREFIX)?;
     let (name, is_end) = name.strip_suffix(END_SUFFIX).map_or((name, false), |name| (name, true));
-    let (subtask, last) = name.split_once('-')?;
-    let (_, last) = (number(subtask)?, number(last)?);
-    Some(if is_end { VisiblePart::End } else { VisiblePart::Numbered(last) })
+    let (subtask, name) = name.split_once('-')?;
+    let (last, owner) = name.split_once('-')?;
+    number(subtask)?;
+    Some(VisiblePart { number: number(last)?, owner: parse_owner(owner)?, is_end })
+}
+
+fn parse_owner(text: &str) -> Option<Owner> {
+    u32::from_str_radix(text, 16).ok().map(Owner).filter(|owner| owner.to_string() == text)
+}
+
+/// The first names, in a line.
+fn shortened(names: &[impl AsRef<str>]) -> String {
+    let named: Vec<_> = names.iter().take(LOGGED_NAMES_MAX).map(AsRef::as_ref).collect();
+    let further = if names.len() > named.len() { " and others" } else { "" };
+    format!("{}{further}", named.join(", "))
 }
 
 fn remove_files(directory: &Path, names: &[&String], why: &str) -> Result<(), ConnectorError> {
     if names.is_empty() {
         return Ok(());
     }
-    let named: Vec<_> = names.iter().take(LOGGED_NAMES_MAX).map(|name| name.as_str()).collect();
-    let further = if names.len() > named.len() { " and others" } else { "" };
-    let (count, named) = (names.len(), named.join(", "));
-    tracing::warn!("removing {count} part files {why} from {}: {named}{further}", directory.display());
+    let (count, named) = (names.len(), shortened(names));
+    tracing::warn!("removing {count} part files {why} from {}: {named}", directory.display());
     names.iter().try_for_each(|name| remove_file(&directory.join(name)))
 }
 
@@ -542,7 +670,8 @@ impl HiddenLeftovers {
     pub fn among<'a>(names: impl IntoIterator<Item = &'a OsStr>) -> Self {
         let leftover = |name: &'a OsStr| {
             let name = name.to_str()?;
-            (name.starts_with(CLAIM_PREFIX) || is_hidden_part(Path::new(name))).then(|| name.to_owned())
+            let is_of_job = [CLAIM_PREFIX, SAVEPOINT_PREFIX].iter().any(|prefix| name.starts_with(prefix));
+            (is_of_job || is_hidden_part(Path::new(name))).then(|| name.to_owned())
         };
         let mut names: Vec<String> = names.into_iter().map(leftover).collect::<Option<_>>().unwrap_or_default();
         names.sort();
@@ -559,6 +688,13 @@ impl fmt::Display for HiddenLeftovers {
         write!(formatter, "; it holds only hidden files of a job: {}", self.0[..named].join(", "))?;
         if self.0.len() > named {
             write!(formatter, " and {} more", self.0.len() - named)?;
+        }
+        if self.0.iter().any(|name| name.starts_with(SAVEPOINT_PREFIX)) {
+            return write!(
+                formatter,
+                "; savepoints name rows in them: if none of those is needed any more, \
+                 remove {SAVEPOINT_PREFIX}*, {CLAIM_PREFIX}* and {HIDDEN_PREFIX}*{HIDDEN_SUFFIX} there"
+            );
         }
         write!(
             formatter,
@@ -577,9 +713,11 @@ impl SinkCommitter for FileCommitter {
     fn prepare(&mut self) -> Result<(), ConnectorError> {
         let directory = self.directory()?;
         let contents = self.contents(&directory)?;
-        let is_empty = contents.hidden.is_empty() && contents.visible.is_empty() && contents.ends.is_empty();
+        let is_empty = contents.hidden.is_empty() && contents.visible.is_empty();
+        let is_of_others = contents.visible.iter().any(|(part, _)| part.owner != self.owner)
+            || contents.savepoints.iter().any(|savepoint| savepoint.owner != Some(self.owner));
         // What this job left behind when it was prepared before is no obstacle.
-        if contents.is_foreign || !(contents.claimed || is_empty) {
+        if contents.is_foreign || is_of_others || !(contents.claimed || is_empty) {
             return Err(self.refuse(&directory));
         }
         if contents.claimed
@@ -590,30 +728,32 @@ impl SinkCommitter for FileCommitter {
             return Err(ConnectorError::CheckpointMissing { path: self.path.clone(), checkpoint_id });
         }
         self.claim(&directory)?;
-        let visible = contents.visible.iter().map(|(_, name)| name).chain(&contents.ends);
-        let parts: Vec<_> = contents.hidden.iter().chain(visible).collect();
+        let parts: Vec<_> = contents.hidden.iter().chain(contents.visible.iter().map(|(_, name)| name)).collect();
         remove_files(&directory, &parts, "of a job that begins anew")?;
         (self.committed, self.recovered) = (0, false);
+        self.keeps_for_savepoints = !contents.savepoints.is_empty();
         File::create(directory.join(&self.claim_name)).map_err(io_error("write to", &self.path))?;
         sync_directory(&directory)
     }
 
-    fn recover(&mut self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
-        let parts = committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
+    fn recover(&mut self, restored: RestoredOutput) -> Result<(), ConnectorError> {
+        let checkpoint_id = restored.checkpoint_id;
+        let parts = restored.committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
         let directory = self.directory()?;
         failpoint!("sink.recover").map_err(io_error("list", &directory))?;
         let contents = self.contents(&directory)?;
         let named: BTreeSet<String> = parts.iter().map(|part| part.hidden.to_string()).collect();
-        let later = contents.visible.iter().filter(|(id, _)| checkpoint_id < *id).map(|(_, name)| name);
-        // Only a job without checkpoints has them: it begins again from a savepoint.
-        let later: Vec<_> = later.chain(&contents.ends).collect();
         let unnamed: Vec<_> = contents.hidden.iter().filter(|name| !named.contains(*name)).collect();
-        // Without a claim, the job that took the savepoint may have left its output, and nothing else.
-        if contents.is_foreign || !(contents.claimed || (later.is_empty() && unnamed.is_empty())) {
+        // Without a claim, the jobs that led to the savepoint may have left their output, and nothing else.
+        let is_their_output =
+            || unnamed.is_empty() && !contents.visible.iter().any(|(part, _)| part.is_later(checkpoint_id));
+        if contents.is_foreign || !(contents.claimed || is_their_output()) {
             return Err(self.refuse(&directory));
         }
         self.claim(&directory)?;
-        let recovered = self.bring_to(&directory, checkpoint_id, parts, &later, &unnamed);
+        self.keeps_for_savepoints = !contents.savepoints.is_empty();
+        let later = contents.later(self.owner, checkpoint_id);
+        let recovered = self.bring_to(&directory, &restored, parts, &later, &unnamed);
         if recovered.is_err() && !contents.claimed {
             // It was not this job's before, and is not now.
             self.release_claim(&directory)?;
@@ -628,7 +768,25 @@ impl SinkCommitter for FileCommitter {
         }
         let directory = self.permissions.writable(&self.path)?;
         let parts = committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
-        self.commit_parts(&directory, parts)
+        self.commit_parts(&directory, parts, self.owner, false)
+    }
+
+    fn savepoint_taken(
+        &mut self,
+        checkpoint_id: CheckpointId,
+        committables: &[Committable],
+    ) -> Result<(), ConnectorError> {
+        if committables.is_empty() {
+            return Ok(());
+        }
+        let directory = self.permissions.writable(&self.path)?;
+        let parts = committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
+        let path = directory.join(format!("{SAVEPOINT_PREFIX}{checkpoint_id}-{}", self.owner));
+        let list: String = parts.iter().map(|part| format!("{}\n", part.hidden)).collect();
+        let mut file = File::create(&path).map_err(io_error("write to", &path))?;
+        file.write_all(list.as_bytes()).and_then(|()| file.sync_all()).map_err(io_error("write to", &path))?;
+        self.keeps_for_savepoints = true;
+        sync_directory(&directory)
     }
 
     fn abort(&mut self) -> Result<(), ConnectorError> {
@@ -640,11 +798,10 @@ impl SinkCommitter for FileCommitter {
         if !self.prepared && !directory.join(&self.claim_name).exists() {
             return Ok(());
         }
-        for name in names(&directory)? {
-            if is_hidden_part(&name) {
-                remove_file(&name)?;
-            }
+        for name in self.contents(&directory)?.hidden {
+            remove_file(&directory.join(name))?;
         }
+        SavepointParts::forget_committed(&directory)?;
         failpoint!("sink.release").map_err(io_error("write to", &directory))?;
         self.release_claim(&directory)?;
         failpoint!("sink.released").map_err(io_error("write to", &directory))

@@ -397,8 +397,12 @@ fn a_job_starts_from_the_savepoint_of_another() {
     let trigger = &triggered(&sent)[0];
     assert_eq!((trigger.options.kind, trigger.options.is_full), (SnapshotKind::Savepoint, true));
     let id = trigger.checkpoint_id;
-    harness.acknowledge_all(&deployed, id);
+    harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
+    harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+    harness.journal.take();
     harness.perform_storage();
+    // Its rows are not committed, but kept for those who start from it.
+    assert_eq!(harness.journal.take(), [format!("savepoint {id}: a")]);
     let answers = harness.take_answers();
     let [(3, Ok(TakenSnapshot { location, .. }))] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!(notified(&harness.take_to_task_executors(), id), []);
@@ -407,6 +411,7 @@ fn a_job_starts_from_the_savepoint_of_another() {
     let path = format!("file://{location}/_metadata");
     let settings = [SETTINGS, &[("execution.state-recovery.path", path.as_str())]].concat();
     let (mut other, deployed) = Harness::running_with(exchange(1), &settings, store.clone());
+    assert!(other.journal.take().contains(&format!("recover {id}: a")));
     assert_eq!(restored_ids(&deployed), [Some(id); 2]);
     assert_eq!(deployed[0].restore.as_ref().unwrap().location, *location);
     // Before it has a checkpoint of its own, a failure goes back there too.
@@ -488,6 +493,74 @@ fn a_job_stops_with_a_savepoint() {
     let answers = harness.take_answers();
     let [(9, Ok(taken))] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!((taken.checkpoint_id, &taken.location), (id, &trigger.options.location));
+    // Its output was committed before anybody was told of it.
+    let settings = [SETTINGS, &[("execution.state-recovery.path", taken.location.0.as_str())]].concat();
+    let (other, _) = Harness::running_with(exchange(1), &settings, harness.store.clone());
+    assert!(other.journal.take().contains(&format!("recover {id}: a, which were committed")));
+}
+
+#[test]
+fn what_a_killed_process_wrote_for_a_checkpoint_that_it_did_not_complete_goes_with_the_next_start() {
+    let store = FakeStore::default();
+    let left_behind = || store.0.lock().unwrap().files = vec!["shared/cut-off".to_owned(), "shared/1#1".to_owned()];
+    left_behind();
+    let (mut harness, deployed) = Harness::running_with(exchange(1), SETTINGS, store.clone());
+    // Its deletion comes before anything that the attempts may have stored.
+    assert_eq!(store.0.lock().unwrap().tasks.len(), 1);
+    store.0.lock().unwrap().files.push("shared/of-an-attempt-that-runs".to_owned());
+    harness.perform_storage();
+    assert_eq!(store.0.lock().unwrap().deleted, ["shared/cut-off", "shared/1#1"]);
+    harness.complete_checkpoint(&deployed);
+    // Also where there are checkpoints, and where the job starts from another's savepoint.
+    store.0.lock().unwrap().deleted.clear();
+    left_behind();
+    let (mut next, _) = Harness::running_with(exchange(1), SETTINGS, store.clone());
+    next.perform_storage();
+    assert_eq!(store.0.lock().unwrap().deleted, ["shared/cut-off", "shared/1#1"]);
+    // A job that takes none looks for none.
+    store.0.lock().unwrap().deleted.clear();
+    let (mut without, _) = Harness::running_with(exchange(1), &[], store.clone());
+    without.perform_storage();
+    assert_eq!(store.0.lock().unwrap().deleted, [""; 0]);
+}
+
+/// The restart removes what no checkpoint names.
+#[test]
+fn rows_of_a_savepoint_are_kept_before_a_restart_goes_on() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let before = harness.complete_checkpoint(&deployed);
+    let directory = Some(SnapshotLocation("/points".to_owned()));
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(3, SnapshotRequest::Savepoint(directory)));
+    let id = before + 1;
+    harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
+    harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+    harness.journal.take();
+    // A task fails while the metadata is being stored, which takes longer than the pause before the restart.
+    let cause = failure("guest-panic", Recoverability::Recoverable);
+    harness.report_update(update(deployed[0].attempt, TaskState::Failed, Some(cause)));
+    harness.end_canceled();
+    harness.advance(10 * SECOND);
+    harness.perform_storage();
+    let journal = harness.journal.take();
+    let place = |entry: &str| journal.iter().position(|other| other == entry).expect("noted");
+    assert!(place(&format!("savepoint {id}: a")) < place(&format!("recover {before}: ")), "{journal:?}");
+    assert!(matches!(harness.take_answers().as_slice(), [(3, Ok(_))]));
+}
+
+#[test]
+fn a_savepoint_whose_rows_cannot_be_kept_is_refused() {
+    let (mut harness, deployed) = Harness::running(exchange(1).option("fail", "savepoint"), SETTINGS);
+    let directory = Some(SnapshotLocation("/points".to_owned()));
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(3, SnapshotRequest::Savepoint(directory)));
+    let id = triggered(&harness.take_to_task_executors())[0].checkpoint_id;
+    harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
+    harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+    harness.perform_storage();
+    let answers = harness.take_answers();
+    let [(3, Err(message))] = answers.as_slice() else { panic!("{answers:?}") };
+    let expected = format!("could not keep the rows that savepoint {id} holds of sink \"sink\"");
+    assert!(message.starts_with(&expected), "{message}");
+    assert_eq!(harness.status(), JobStatus::Running);
 }
 
 #[test]

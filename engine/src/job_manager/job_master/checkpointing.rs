@@ -14,7 +14,7 @@ use crate::{
         config::options,
         ids::{ExecutionAttemptId, JobVertexId},
         status::{ExecutionState, JobStatus},
-        stream_element::{CheckpointId, SnapshotLocation},
+        stream_element::{CheckpointId, SnapshotKind, SnapshotLocation},
     },
     checkpoint::{JobRestore, assign_state},
     failpoint,
@@ -121,6 +121,11 @@ impl JobMaster {
                     self.fail_recoverably(error.into_failure(), now);
                 }
             }
+            Effect::SavepointTaken { asker, savepoint, committables } => {
+                let kept = self.coordinators.savepoint_taken(savepoint.checkpoint_id, &committables);
+                let result = kept.map(|()| savepoint).map_err(|error| error.into_failure().message);
+                self.send_to_dispatcher(DispatcherMessage::SnapshotTaken(asker, result));
+            }
             Effect::NotifyComplete(id, attempts) => {
                 failpoint!("checkpoint.notify", infallible);
                 for attempt in attempts {
@@ -220,6 +225,7 @@ impl JobMaster {
     pub(super) fn restore_at_start(&mut self, now: Timestamp) -> Result<Option<RestoredConnectors>, FailureCause> {
         if self.checkpoints.is_periodic() {
             self.recover_checkpoints(now)?;
+            self.delete_leftovers();
         }
         if let (None, Some(path)) = (self.checkpoints.latest(), self.configuration.get(&options::RECOVERY_PATH)) {
             let (location, id) = SnapshotLocation::resolve(&path);
@@ -287,6 +293,18 @@ impl JobMaster {
         Ok(())
     }
 
+    /// Has files deleted that a killed process left behind. They are listed before any attempt of this JobMaster
+    /// runs, so that none of them is one that an attempt is writing; what takes time is done by a thread.
+    fn delete_leftovers(&mut self) {
+        let location = self.checkpoints.settings().location.clone();
+        match self.checkpoint_store.unreferenced(&location, self.checkpoints.registry()) {
+            Ok(files) => self.checkpoints.discard_leftovers(files),
+            Err(problem) => {
+                tracing::warn!(job = %self.job(), "files of checkpoints that were cut off are left behind: {problem}");
+            }
+        }
+    }
+
     /// Makes sources, sinks and fresh attempts ready to go on from the latest checkpoint, or to begin from scratch.
     pub(super) fn restore_subtasks(
         &mut self,
@@ -328,7 +346,14 @@ impl JobMaster {
             .filter(|operator| is_known(operator.operator_id) || operator.user_defined_id.is_some_and(is_known))
             .map(|operator| operator.node.id)
             .collect();
-        let connectors = RestoredConnectors { checkpoint_id: metadata.checkpoint_id, sources, committables, nodes };
+        let connectors = RestoredConnectors {
+            job: metadata.job,
+            checkpoint_id: metadata.checkpoint_id,
+            was_committed: matches!(metadata.kind, SnapshotKind::StopWithSavepoint(_)),
+            sources,
+            committables,
+            nodes,
+        };
         Ok(Some((DealtCheckpoint { tasks, connectors }, max_parallelisms)))
     }
 

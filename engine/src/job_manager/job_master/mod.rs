@@ -363,7 +363,7 @@ impl JobMaster {
     /// The store of checkpoints cannot be read: the job must neither begin without what is in it nor end. The
     /// Dispatcher treats this like a JobMaster that could not be made: a recovered job stays stored.
     fn give_up_start(&mut self, cause: FailureCause) {
-        tracing::error!(job = %self.job(), "{}", cause.message);
+        tracing::error!(target: JOB_FAILURE_TARGET, job = %self.job(), "{}", cause.message);
         let failed = JobMasterFailed { job: self.job(), job_master: self.id, cause };
         self.send_to_dispatcher(DispatcherMessage::JobMasterFailed(failed));
         // Nobody is told of it: the JobMaster is gone.
@@ -408,7 +408,11 @@ impl JobMaster {
                 self.send_to_dispatcher(DispatcherMessage::SnapshotTaken(number, Err(message)));
             }
             JobMasterMessage::TriggerSnapshot(number, request) => self.checkpoints.ask(number, request, now),
-            JobMasterMessage::CheckpointStored(id, result) => self.checkpoints.stored(id, result, now),
+            JobMasterMessage::CheckpointStored(id, result) => {
+                self.checkpoints.stored(id, result, now);
+                // A restart would remove the rows that a savepoint holds.
+                self.carry_out_effects(now);
+            }
             JobMasterMessage::CheckpointsDiscarded => self.checkpoints.discarded(),
             JobMasterMessage::CheckpointVerified(id, result) => self.handle_verification(id, result, now),
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => self.reconcile_deployments(heartbeat, now),

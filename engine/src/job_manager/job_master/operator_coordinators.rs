@@ -16,12 +16,12 @@ use super::{checkpoint_coordinator::CompletedParts, watermark_alignment::Waterma
 use crate::{
     base::{
         clock::Timestamp,
-        ids::{ExecutionVertexId, JobVertexId},
+        ids::{ExecutionVertexId, JobId, JobVertexId},
         stream_element::CheckpointId,
     },
     connector::{
-        AlignmentOptions, Committable, ConnectorError, Permissions, RestoredSource, SinkCommitter, SourceSplit,
-        SplitAssignment, SplitEnumerator,
+        AlignmentOptions, Committable, ConnectorError, Permissions, RestoredOutput, RestoredSource, SinkCommitter,
+        SourceSplit, SplitAssignment, SplitEnumerator,
     },
     failpoint,
     graph::{
@@ -108,6 +108,16 @@ pub enum CoordinatorError {
         /// Why not.
         source: ConnectorError,
     },
+    /// Rows of a savepoint cannot be kept for those who start from it.
+    #[error("could not keep the rows that savepoint {checkpoint_id} holds of sink \"{operator}\"")]
+    KeepForSavepoint {
+        /// Name of the operator.
+        operator: String,
+        /// The savepoint.
+        checkpoint_id: CheckpointId,
+        /// Why not.
+        source: ConnectorError,
+    },
     /// The output of a sink cannot be made visible.
     #[error("could not commit the output of sink \"{operator}\"")]
     Commit {
@@ -148,7 +158,8 @@ impl CoordinatorError {
             Self::PrepareSource { source, .. }
             | Self::PrepareSink { source, .. }
             | Self::Recover { source, .. }
-            | Self::CommitCheckpoint { source, .. } => recoverability(source),
+            | Self::CommitCheckpoint { source, .. }
+            | Self::KeepForSavepoint { source, .. } => recoverability(source),
             Self::SplitsForgotten { .. } => Recoverability::Recoverable,
             Self::Commit { .. } | Self::Abort { .. } => Recoverability::Unrecoverable,
             Self::UnknownSource(_) | Self::UnknownSink(_) => Recoverability::Unrecoverable,
@@ -166,7 +177,9 @@ impl CoordinatorError {
 /// A restart can help only where the outside may change.
 fn recoverability(error: &ConnectorError) -> Recoverability {
     match error {
-        ConnectorError::Io { .. } | ConnectorError::Net { .. } => Recoverability::Recoverable,
+        ConnectorError::Io { .. } | ConnectorError::Net { .. } | ConnectorError::PartMissing { .. } => {
+            Recoverability::Recoverable
+        }
         ConnectorError::Unknown { .. }
         | ConnectorError::Option { .. }
         | ConnectorError::NotGranted { .. }
@@ -204,16 +217,31 @@ enum DealtSplits {
 }
 
 /// What sources and sinks go on from.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RestoredConnectors {
+    /// The job that took the checkpoint.
+    pub job: JobId,
     /// The checkpoint.
     pub checkpoint_id: CheckpointId,
+    /// It is a savepoint whose output was committed before anybody was told of it.
+    pub was_committed: bool,
     /// By node.
     pub sources: BTreeMap<u32, RestoredSource>,
     /// By node: what the checkpoint commits.
     pub committables: BTreeMap<u32, Vec<Committable>>,
     /// Nodes that the checkpoint knows.
     pub nodes: BTreeSet<u32>,
+}
+
+impl RestoredConnectors {
+    fn take_output(&mut self, node: u32) -> RestoredOutput {
+        RestoredOutput {
+            job: self.job,
+            checkpoint_id: self.checkpoint_id,
+            committables: self.committables.remove(&node).unwrap_or_default(),
+            was_committed: self.was_committed,
+        }
+    }
 }
 
 struct SinkCoordinator {
@@ -314,10 +342,10 @@ impl OperatorCoordinators {
                         .map_err(error)?;
                 match restored.filter(|restored| restored.nodes.contains(&node.id)) {
                     Some(restored) => {
-                        let checkpoint_id = restored.checkpoint_id;
-                        let committables = restored.committables.remove(&node.id).unwrap_or_default();
+                        let output = restored.take_output(node.id);
+                        let checkpoint_id = output.checkpoint_id;
                         let operator = || node.name.clone();
-                        committer.recover(checkpoint_id, committables).map_err(|source| CoordinatorError::Recover {
+                        committer.recover(output).map_err(|source| CoordinatorError::Recover {
                             operator: operator(),
                             checkpoint_id,
                             source,
@@ -395,6 +423,25 @@ impl OperatorCoordinators {
         result
     }
 
+    /// A savepoint that commits nothing is complete: what it holds of each node must not be lost.
+    ///
+    /// # Errors
+    /// Returns the first sink that cannot keep it.
+    pub fn savepoint_taken(
+        &mut self,
+        checkpoint_id: CheckpointId,
+        committables: &BTreeMap<u32, Vec<Committable>>,
+    ) -> Result<(), CoordinatorError> {
+        for (node, committables) in committables {
+            let Some(sink) = self.sinks.get_mut(node) else { continue };
+            let operator = || sink.use_.operator.clone();
+            sink.committer
+                .savepoint_taken(checkpoint_id, committables)
+                .map_err(|source| CoordinatorError::KeepForSavepoint { operator: operator(), checkpoint_id, source })?;
+        }
+        Ok(())
+    }
+
     /// Notes how far a source is in event time; returns how far its watermark may rise before it
     /// pauses, if it waits for others.
     pub fn report_watermark(&mut self, task: ExecutionVertexId, node: u32, watermark: Timestamp) -> Option<Timestamp> {
@@ -459,9 +506,7 @@ impl OperatorCoordinators {
         for (node, sink) in &mut self.sinks {
             if let Some(subtasks) = subtasks.get(&sink.use_.vertex) {
                 let known = restored.as_mut().filter(|restored| restored.nodes.contains(node));
-                let checkpoint = known
-                    .map(|restored| (restored.checkpoint_id, restored.committables.remove(node).unwrap_or_default()));
-                sink.subtasks_reset(subtasks, checkpoint)?;
+                sink.subtasks_reset(subtasks, known.map(|restored| restored.take_output(*node)))?;
             }
         }
         Ok(())
@@ -527,12 +572,8 @@ impl OperatorCoordinators {
 }
 
 impl SinkCoordinator {
-    /// `checkpoint` is what the subtasks go on from, with what it commits.
-    fn subtasks_reset(
-        &mut self,
-        subtasks: &[u32],
-        checkpoint: Option<(CheckpointId, Vec<Committable>)>,
-    ) -> Result<(), CoordinatorError> {
+    /// `restored` is what the subtasks go on from.
+    fn subtasks_reset(&mut self, subtasks: &[u32], restored: Option<RestoredOutput>) -> Result<(), CoordinatorError> {
         for subtask_index in subtasks {
             self.committables.remove(subtask_index);
         }
@@ -541,8 +582,9 @@ impl SinkCoordinator {
             return Ok(());
         }
         let operator = || self.use_.operator.clone();
-        if let Some((checkpoint_id, committables)) = checkpoint {
-            return self.committer.recover(checkpoint_id, committables).map_err(|source| CoordinatorError::Recover {
+        if let Some(restored) = restored {
+            let checkpoint_id = restored.checkpoint_id;
+            return self.committer.recover(restored).map_err(|source| CoordinatorError::Recover {
                 operator: operator(),
                 checkpoint_id,
                 source,

@@ -25,9 +25,10 @@ use crate::{
         status::{ExecutionState, JobStatus},
         stream_element::{CheckpointId, SnapshotLocation},
     },
-    checkpoint::CheckpointMetadata,
+    checkpoint::{CheckpointMetadata, SharedStateRegistry},
     connector::{
-        Committable, ConnectorError, RestoredSource, SinkCommitter, SourceSplit, SplitAssignment, SplitEnumerator,
+        Committable, ConnectorError, RestoredOutput, RestoredSource, SinkCommitter, SourceSplit, SplitAssignment,
+        SplitEnumerator,
     },
     graph::{
         job_graph::{
@@ -259,9 +260,16 @@ struct JournalCommitter {
 }
 
 impl SinkCommitter for JournalCommitter {
-    fn recover(&mut self, checkpoint_id: CheckpointId, committables: Vec<Committable>) -> Result<(), ConnectorError> {
-        self.journal.note(format!("recover {checkpoint_id}: {}", names(committables)));
+    fn recover(&mut self, restored: RestoredOutput) -> Result<(), ConnectorError> {
+        let RestoredOutput { checkpoint_id, committables, was_committed, .. } = restored;
+        let committed = if was_committed { ", which were committed" } else { "" };
+        self.journal.note(format!("recover {checkpoint_id}: {}{committed}", names(committables)));
         fail_if(&self.spec, "recover")
+    }
+
+    fn savepoint_taken(&mut self, id: CheckpointId, committables: &[Committable]) -> Result<(), ConnectorError> {
+        self.journal.note(format!("savepoint {id}: {}", names(committables.to_vec())));
+        fail_if(&self.spec, "savepoint")
     }
 
     fn prepare(&mut self) -> Result<(), ConnectorError> {
@@ -298,6 +306,8 @@ pub(super) struct FakeStorage {
     pub(super) damaged: BTreeSet<CheckpointId>,
     /// Nothing can be listed.
     pub(super) is_unavailable: bool,
+    /// Files of state that are there.
+    pub(super) files: Vec<String>,
     /// In the order in which they went.
     pub(super) deleted: Vec<String>,
     pub(super) deleted_savepoints: Vec<SnapshotLocation>,
@@ -361,6 +371,11 @@ impl CheckpointStore for FakeStore {
         let key = storage.stored.keys().find(is_it).ok_or_else(missing)?;
         storage.check(key.1).map_err(StoreProblem::Unusable)?;
         Ok(storage.stored[key].clone())
+    }
+
+    fn unreferenced(&self, _: &SnapshotLocation, registry: &SharedStateRegistry) -> Result<Vec<String>, StoreProblem> {
+        let storage = self.0.lock().unwrap();
+        Ok(storage.files.iter().filter(|file| !registry.is_referenced(file)).cloned().collect())
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A snapshot is taken on the task's thread, between two batches, head to tail where rows
 //! are completed and tail to head where state is taken; what is large is written by
-//! somebody else ([`KeyedPart`]). State that is restored was read from its files before
-//! ([`RestoredOperators`]), as that may wait.
+//! somebody else ([`KeyedPart`]). The files of state that is restored were checked before
+//! ([`RestoredOperators`]), as that may wait; a key group is read when it is taken over, so that
+//! a restore needs little more memory than the state.
 
 use std::{
     collections::BTreeMap,
@@ -25,8 +26,9 @@ use crate::{
         },
     },
     checkpoint::{
-        CheckpointStorage, CheckpointStorageError, DistributionMode, KeyedStateHandle, KeyedStatePart,
-        OperatorListState, OperatorSubtaskState, StateData, TaskRestore,
+        CheckpointStorage, CheckpointStorageError, DistributionMode, Evolution, KeyGroupSection, KeyedStateHandle,
+        KeyedStatePart, OperatorListState, OperatorSubtaskState, StateConversion, StateData, TaskRestore, conversions,
+        convert_section, evolution,
     },
     failpoint,
     graph::{
@@ -38,54 +40,106 @@ use crate::{
     wasm::{RestoredKeyGroup, SegmentRestore, SegmentSnapshot},
 };
 
-/// State that operators go on from, with what its files hold.
+/// State that operators go on from. What its files hold is read when it is taken over, a little at a time.
 #[derive(Debug)]
 pub struct RestoredOperators {
-    /// Where the files are.
+    /// Where the files are, as the JobMaster names it.
     location: SnapshotLocation,
-    operators: BTreeMap<u32, Vec<RestoredState>>,
-}
-
-/// What was kept of one subtask of an operator.
-#[derive(Debug)]
-struct RestoredState {
-    state: OperatorSubtaskState,
-    /// By part of the keyed state.
-    parts: Vec<Bytes>,
+    storage: CheckpointStorage,
+    operators: BTreeMap<u32, Vec<OperatorSubtaskState>>,
 }
 
 impl RestoredOperators {
-    /// Reads all files. May take as long as the store takes.
+    /// Checks all files. May take as long as the store takes.
     ///
     /// # Errors
     /// Returns an error if a file is missing or damaged.
-    pub fn read(restore: TaskRestore) -> Result<Self, CheckpointStorageError> {
+    pub fn verify(restore: TaskRestore) -> Result<Self, CheckpointStorageError> {
         let storage = CheckpointStorage::open(restore.location.clone())?;
-        let mut operators = BTreeMap::new();
-        for (node, states) in restore.operators {
-            let mut restored = Vec::with_capacity(states.len());
-            for state in states {
-                let parts = state.keyed.iter().flat_map(|keyed| &keyed.parts).map(|part| match &part.data {
-                    StateData::Inline(bytes) => Ok(Bytes::copy_from_slice(bytes)),
-                    StateData::File(file) => storage.read(file),
-                });
-                let parts = parts.collect::<Result<_, _>>()?;
-                restored.push(RestoredState { state, parts });
+        let parts = restore.operators.values().flatten().flat_map(|state| &state.keyed).flat_map(|keyed| &keyed.parts);
+        for part in parts {
+            if let StateData::File(file) = &part.data {
+                storage.verify_file(file)?;
             }
-            operators.insert(node, restored);
         }
-        Ok(Self { location: restore.location, operators })
+        Ok(Self { location: restore.location, storage, operators: restore.operators })
     }
 
-    fn of(&self, node: u32) -> &[RestoredState] {
+    fn of(&self, node: u32) -> &[OperatorSubtaskState] {
         self.operators.get(&node).map_or(&[], Vec::as_slice)
     }
 
     /// The least watermark that the operator had anywhere.
     fn watermark(&self, node: u32) -> Option<Timestamp> {
-        let watermarks = self.of(node).iter().map(|restored| restored.state.watermark);
+        let watermarks = self.of(node).iter().map(|restored| restored.watermark);
         watermarks.min().flatten().map(Timestamp)
     }
+}
+
+/// Bytes of a file that are read at once: a key group of usual state has less.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// The key groups of one part, which are read one after the other.
+struct PartReader {
+    storage: CheckpointStorage,
+    data: StateData,
+    sections: std::vec::IntoIter<KeyGroupSection>,
+    states: Arc<[Option<usize>]>,
+    conversions: Arc<[Option<StateConversion>]>,
+    /// What was read of the file last, and where it begins.
+    window: (u64, Bytes),
+}
+
+impl PartReader {
+    fn content(&mut self, section: KeyGroupSection) -> Result<Bytes, String> {
+        let KeyGroupSection { offset, bytes, .. } = section;
+        let end = offset + bytes;
+        let file = match &self.data {
+            StateData::Inline(data) => {
+                let whole = data.get(place(offset)..place(end)).ok_or("it is cut off")?;
+                return Ok(Bytes::copy_from_slice(whole));
+            }
+            StateData::File(file) => file,
+        };
+        let (start, window) = &self.window;
+        if offset < *start || *start + (window.len() as u64) < end {
+            let ahead = file.bytes.min(end.max(offset + WINDOW_BYTES));
+            // Let go first: a key group may be large.
+            self.window = (offset, Bytes::new());
+            let read = self.storage.read_range(file, offset..ahead);
+            self.window.1 = read.map_err(|error| chain(&error))?;
+        }
+        let (start, window) = &self.window;
+        Ok(window.slice(place(offset - start)..place(end - start)))
+    }
+
+    fn convert(&self, content: Bytes) -> Result<Bytes, String> {
+        if self.conversions.iter().all(Option::is_none) {
+            return Ok(content);
+        }
+        convert_section(&content, &self.conversions).map(Bytes::from).map_err(|error| error.to_string())
+    }
+}
+
+impl Iterator for PartReader {
+    type Item = Result<RestoredKeyGroup, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let section = self.sections.next()?;
+        let content = self.content(section).and_then(|content| self.convert(content));
+        let (key_group, states) = (section.key_group, Arc::clone(&self.states));
+        Some(content.map(|content| RestoredKeyGroup { key_group, content, states }))
+    }
+}
+
+/// An offset in memory.
+fn place(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
+}
+
+/// An error with its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {}", chain(source)))
 }
 
 /// A declared state of an operator, and where it is among those of the segment.
@@ -135,14 +189,6 @@ fn distribution_mode(kind: StateKind) -> Option<DistributionMode> {
     }
 }
 
-/// True if values of one state can be taken for those of another.
-fn is_compatible(kept: &StateDeclaration, declared: &StateDeclaration) -> bool {
-    kept.kind == declared.kind
-        && kept.value_type == declared.value_type
-        && kept.map_key_type == declared.map_key_type
-        && kept.time_to_live.is_some() == declared.time_to_live.is_some()
-}
-
 /// Finds the state of a name among those declared; none if it is not declared any more.
 fn find_state(
     node: u32,
@@ -150,33 +196,12 @@ fn find_state(
     declared: &[StateDeclaration],
 ) -> Result<Option<usize>, OperatorError> {
     let Some(place) = declared.iter().position(|state| state.name == kept.name) else { return Ok(None) };
-    if is_compatible(kept, &declared[place]) {
-        return Ok(Some(place));
-    }
+    let Evolution::Incompatible(reason) = evolution(kept, &declared[place]) else { return Ok(Some(place)) };
     let message = format!(
-        "state \"{}\" was kept as {} of {}, and is declared as {} of {}; declare it as it was, or under another name",
-        kept.name,
-        kind_name(kept),
-        kept.value_type,
-        kind_name(&declared[place]),
-        declared[place].value_type,
+        "state \"{}\" was kept as {}, and is declared as {}: {reason}; declare it as it was, or under another name",
+        kept.name, kept.value_type, declared[place].value_type,
     );
     Err(OperatorError::Restore { node, message })
-}
-
-fn kind_name(state: &StateDeclaration) -> String {
-    let kind = match state.kind {
-        StateKind::Value => "value",
-        StateKind::List => "list",
-        StateKind::Map => "map",
-        StateKind::Reducing => "reducing state",
-        StateKind::Aggregating => "aggregating state",
-        StateKind::Broadcast => "broadcast state",
-        StateKind::OperatorList => "operator list",
-        StateKind::OperatorUnionList => "operator union list",
-    };
-    let lives = if state.time_to_live.is_some() { " with a time to live" } else { "" };
-    format!("{kind}{lives}")
 }
 
 impl NodeState {
@@ -219,8 +244,7 @@ impl NodeState {
     }
 
     fn restore_keyed(&mut self, from: &RestoredOperators, to: &mut SegmentRestore) -> Result<(), OperatorError> {
-        let handles = from.of(self.node).iter().filter_map(|kept| Some((kept.state.keyed.as_ref()?, &kept.parts)));
-        let handles: Vec<_> = handles.collect();
+        let handles: Vec<_> = from.of(self.node).iter().filter_map(|kept| kept.keyed.as_ref()).collect();
         if handles.is_empty() {
             return Ok(());
         }
@@ -230,7 +254,8 @@ impl NodeState {
                            give the operator another uid";
             return Err(OperatorError::Restore { node, message: message.to_owned() });
         };
-        for (handle, parts) in &handles {
+        let mut readers = Vec::new();
+        for handle in &handles {
             if handle.key_type != declared.key_type {
                 let (kept, now) = (&handle.key_type, &declared.key_type);
                 let message = format!("its keys were of type {kept}, and are of type {now}; key by what it was");
@@ -241,27 +266,31 @@ impl NodeState {
                 None => find_state(node, kept, &declared.states),
             });
             let states: Arc<[Option<usize>]> = states.collect::<Result<_, _>>()?;
-            for (part, data) in handle.parts.iter().zip(parts.iter()) {
-                for section in &part.sections {
-                    if section.key_group < declared.key_groups.0 || declared.key_groups.1 < section.key_group {
-                        continue;
-                    }
-                    let end = section.offset.saturating_add(section.bytes);
-                    let range = usize::try_from(section.offset).ok().zip(usize::try_from(end).ok());
-                    let range = range.filter(|(start, end)| start <= end && *end <= data.len());
-                    let Some((start, end)) = range else {
-                        let message = format!("key group {} ends behind the end of its file", section.key_group);
-                        return Err(OperatorError::Restore { node, message });
-                    };
-                    to.key_groups.push(RestoredKeyGroup {
-                        key_group: section.key_group,
-                        content: data.slice(start..end),
-                        states: Arc::clone(&states),
-                    });
+            let conversions: Arc<[_]> = conversions(&handle.states, &declared.states).into();
+            for part in &handle.parts {
+                let own = |section: &&KeyGroupSection| {
+                    declared.key_groups.0 <= section.key_group && section.key_group <= declared.key_groups.1
+                };
+                let sections: Vec<_> = part.sections.iter().filter(own).copied().collect();
+                let is_cut_off = |section: &&KeyGroupSection| {
+                    section.offset.checked_add(section.bytes).is_none_or(|end| part.data.bytes() < end)
+                };
+                if let Some(section) = sections.iter().find(is_cut_off) {
+                    let message = format!("key group {} ends behind the end of its file", section.key_group);
+                    return Err(OperatorError::Restore { node, message });
                 }
+                readers.push(PartReader {
+                    storage: from.storage.clone(),
+                    data: part.data.clone(),
+                    sections: sections.into_iter(),
+                    states: Arc::clone(&states),
+                    conversions: Arc::clone(&conversions),
+                    window: (0, Bytes::new()),
+                });
             }
         }
-        let [(handle, _)] = handles[..] else { return Ok(()) };
+        to.key_groups = Box::new(readers.into_iter().flatten());
+        let [handle] = handles[..] else { return Ok(()) };
         if handle.key_groups == declared.key_groups && handle.states == declared.states && to.is_incremental {
             self.location = Some(from.location.clone());
             self.base.clone_from(&handle.parts);
@@ -272,7 +301,7 @@ impl NodeState {
 
     fn restore_lists(&self, from: &RestoredOperators, to: &mut SegmentRestore) -> Result<(), OperatorError> {
         for list in &self.lists {
-            for kept in from.of(list.node).iter().flat_map(|kept| &kept.state.lists) {
+            for kept in from.of(list.node).iter().flat_map(|kept| &kept.lists) {
                 let declared = std::slice::from_ref(&list.declaration);
                 if find_state(list.node, &kept.declaration, declared)?.is_some() {
                     to.lists.entry(list.place).or_default().extend(kept.elements.iter().cloned());
@@ -506,5 +535,54 @@ impl OperatorChain {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_groups_are_read_one_after_the_other_and_not_before_they_are_needed() {
+        let directory = tempfile::tempdir().unwrap();
+        let location = SnapshotLocation(directory.path().to_str().unwrap().to_owned());
+        let storage = CheckpointStorage::open(location).unwrap();
+        // Small ones, one that is larger than a window, an empty one, and gaps of other subtasks.
+        let window = place(WINDOW_BYTES);
+        let lengths = [10, 0, 100_000, window + 5, 1, window - 1, window, 3, 700_000, 700_000, 700_000];
+        let content: Vec<u8> = (0..lengths.iter().sum::<usize>()).map(|at| (at % 251) as u8).collect();
+        let file = storage.write("shared/1", &mut |out| out.write_all(&content)).unwrap();
+        let mut offset = 0;
+        let mut sections = Vec::new();
+        for (key_group, length) in (0..).zip(lengths) {
+            sections.push(KeyGroupSection { key_group, offset, bytes: length as u64 });
+            offset += length as u64;
+        }
+        sections.retain(|section| ![2, 7].contains(&section.key_group));
+        for data in [StateData::File(file), StateData::Inline(content.clone())] {
+            let is_file = matches!(data, StateData::File(_));
+            let mut reader = PartReader {
+                storage: storage.clone(),
+                data,
+                sections: sections.clone().into_iter(),
+                states: Arc::new([]),
+                conversions: Arc::new([]),
+                window: (0, Bytes::new()),
+            };
+            for section in &sections[..7] {
+                let read = reader.next().unwrap().unwrap();
+                assert_eq!(read.key_group, section.key_group);
+                assert!(read.content == content[place(section.offset)..place(section.offset + section.bytes)]);
+                let held = reader.window.1.len() as u64;
+                assert!(held <= WINDOW_BYTES.max(section.bytes), "{held} bytes are held");
+            }
+            if is_file {
+                std::fs::remove_file(directory.path().join("shared/1")).unwrap();
+                let error = reader.by_ref().find_map(Result::err).expect("it was not read before");
+                assert!(error.ends_with("/shared/1 is missing"), "{error}");
+            } else {
+                assert_eq!(reader.filter(Result::is_ok).count(), sections.len() - 7);
+            }
+        }
     }
 }

@@ -237,7 +237,7 @@ impl StreamTask {
     fn read_restored(&mut self) -> Result<Option<RestoredOperators>, Stop> {
         let Some(restore) = self.deployment.restore.clone() else { return Ok(None) };
         let checkpoint_id = restore.checkpoint_id;
-        let read = move || Prepared::State(RestoredOperators::read(restore));
+        let read = move || Prepared::State(RestoredOperators::verify(restore));
         let Prepared::State(read) = self.prepare("state".to_owned(), "reading restored state", read)? else {
             unreachable!("state was asked for")
         };

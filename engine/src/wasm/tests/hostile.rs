@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::OnceLock, time::Instant};
 use super::*;
 use crate::{
     state::{StateUsage, TimeDomain},
-    wasm::{EntryPoint, GuestFailure, MetricValue, RestoredKeyGroup, SegmentSnapshot, SourceStatus},
+    wasm::{EntryPoint, GuestFailure, MetricValue, RestoredKeyGroup, RestoredKeyGroups, SegmentSnapshot, SourceStatus},
 };
 
 fn plugin() -> &'static Arc<CompiledPlugin> {
@@ -309,6 +309,10 @@ fn key_groups(snapshot: SegmentSnapshot) -> Vec<RestoredKeyGroup> {
     sections.into_iter().map(section).collect()
 }
 
+fn one_by_one(key_groups: Vec<RestoredKeyGroup>) -> RestoredKeyGroups {
+    Box::new(key_groups.into_iter().map(Ok))
+}
+
 #[test]
 fn a_segment_goes_on_from_its_snapshot() {
     for act in ["state", "timers"] {
@@ -319,7 +323,8 @@ fn a_segment_goes_on_from_its_snapshot() {
         let kept = key_groups(snapshot);
         assert!(!kept.is_empty());
         let mut after =
-            restored(&[], SegmentRestore { key_groups: kept.clone(), ..SegmentRestore::default() }).unwrap();
+            restored(&[], SegmentRestore { key_groups: one_by_one(kept.clone()), ..SegmentRestore::default() })
+                .unwrap();
         // Before anything is asked of it.
         let (was, is) = (before.state_usage(), after.state_usage());
         let again = key_groups(after.snapshot(2, true).unwrap());
@@ -334,9 +339,14 @@ fn a_segment_goes_on_from_its_snapshot() {
         let mut damaged = kept;
         let cut = damaged[0].content.len() - 1;
         damaged[0].content.truncate(cut);
-        let restore = SegmentRestore { key_groups: damaged, ..SegmentRestore::default() };
+        let restore = SegmentRestore { key_groups: one_by_one(damaged), ..SegmentRestore::default() };
         let error = restored(&[], restore).map(|_| ()).unwrap_err();
         assert_eq!((error.failure, error.entry_point), (GuestFailure::RestoreFailed, EntryPoint::Open), "{error}");
+        // What cannot be read may be readable at another time.
+        let key_groups: RestoredKeyGroups = Box::new(std::iter::once(Err("could not read shared/1".to_owned())));
+        let restore = SegmentRestore { key_groups, ..SegmentRestore::default() };
+        let error = restored(&[], restore).map(|_| ()).unwrap_err();
+        assert_eq!((error.failure, error.message.as_str()), (GuestFailure::StateStorage, "could not read shared/1"));
     }
 }
 

@@ -92,6 +92,11 @@ impl CompletedCheckpoints {
         self.retained.back().or(self.start.as_ref())
     }
 
+    /// Which files they refer to.
+    pub fn registry(&self) -> &SharedStateRegistry {
+        &self.registry
+    }
+
     /// Own checkpoints, the oldest first.
     pub fn retained(&self) -> impl DoubleEndedIterator<Item = &CompletedCheckpoint> {
         self.retained.iter()

@@ -48,7 +48,7 @@ use crate::{
         ids::{ExecutionAttemptId, ExecutionVertexId, JobId},
         stream_element::{CheckpointId, CheckpointOptions, SnapshotKind, SnapshotLocation},
     },
-    checkpoint::{CheckpointMetadata, TaskStateSnapshot},
+    checkpoint::{CheckpointMetadata, SharedStateRegistry, TaskStateSnapshot},
     connector::{Committable, SourceSplit},
     failpoint,
     graph::job_graph::JobGraph,
@@ -72,6 +72,15 @@ pub enum Effect {
     Storage(StorageTask),
     /// A checkpoint is complete: the sources' splits are those, the sinks' output becomes visible.
     Completed(CompletedParts),
+    /// A savepoint is complete that commits nothing: sinks keep what it holds, then the one who asked is answered.
+    SavepointTaken {
+        /// Who asked.
+        asker: u64,
+        /// What is answered.
+        savepoint: TakenSnapshot,
+        /// By node: what sinks have ready.
+        committables: BTreeMap<u32, Vec<Committable>>,
+    },
     /// Tasks are told that a checkpoint is complete.
     NotifyComplete(CheckpointId, Vec<ExecutionAttemptId>),
     /// Tasks are told that a checkpoint was given up.
@@ -250,6 +259,19 @@ impl CheckpointCoordinator {
         self.was_used = true;
     }
 
+    /// Which files the complete checkpoints refer to.
+    pub fn registry(&self) -> &SharedStateRegistry {
+        self.completed.registry()
+    }
+
+    /// Files of checkpoints that were cut off with a former JobMaster go.
+    pub fn discard_leftovers(&mut self, files: Vec<String>) {
+        if !files.is_empty() {
+            tracing::info!(job = %self.job, files = files.len(), "deleting files of checkpoints that were cut off");
+            self.discard(Vec::new(), files);
+        }
+    }
+
     /// Damaged checkpoints that were passed over: the next JobMaster must not find them readable, since
     /// what they made visible is taken back.
     pub fn forget_damaged(&mut self, ids: Vec<CheckpointId>) {
@@ -340,7 +362,9 @@ impl CheckpointCoordinator {
         }
         if let Some(Stopped { asker: Some(asker), savepoint }) = self.stopped.take() {
             let message = format!(
-                "the savepoint {} is complete, but the job did not stop: {}; it goes on from its latest checkpoint",
+                "the savepoint {} is complete, but the job did not stop: {}; it goes on from its latest checkpoint, which \
+                 takes rows back that the savepoint takes for visible: take another savepoint, and start no job from \
+                 this one",
                 savepoint.location,
                 reason.text()
             );
@@ -688,13 +712,17 @@ impl CheckpointCoordinator {
             let attempts = pending.attempts.into_values().collect();
             self.effects.push(Effect::NotifyComplete(id, attempts));
         }
+        let committables = committables_of(&pending.acknowledged);
         let asker = match pending.request.occasion {
             Occasion::User(asker) => Some(asker),
             Occasion::Periodic | Occasion::EndOfData => None,
         };
         match (kind, asker) {
             (SnapshotKind::StopWithSavepoint(_), asker) => self.stopped = Some(Stopped { asker, savepoint: taken }),
-            (_, Some(asker)) => self.effects.push(Effect::Answer(asker, Ok(taken))),
+            (SnapshotKind::Savepoint, Some(asker)) => {
+                self.effects.push(Effect::SavepointTaken { asker, savepoint: taken, committables });
+            }
+            (SnapshotKind::Checkpoint, Some(asker)) => self.effects.push(Effect::Answer(asker, Ok(taken))),
             (_, None) => {}
         }
     }
@@ -811,6 +839,15 @@ impl CheckpointCoordinator {
 
 fn what(kind: SnapshotKind) -> &'static str {
     if kind.is_savepoint() { "savepoint" } else { "checkpoint" }
+}
+
+fn committables_of(states: &BTreeMap<ExecutionVertexId, TaskStateSnapshot>) -> BTreeMap<u32, Vec<Committable>> {
+    let mut committables: BTreeMap<u32, Vec<Committable>> = BTreeMap::new();
+    for (node, operator) in states.values().flat_map(|state| &state.operators) {
+        committables.entry(*node).or_default().extend(operator.committables.iter().cloned());
+    }
+    committables.retain(|_, committables| !committables.is_empty());
+    committables
 }
 
 fn splits_of(states: &BTreeMap<ExecutionVertexId, TaskStateSnapshot>) -> BTreeMap<(u32, u32), Vec<SourceSplit>> {

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     base::stream_element::{CheckpointId, SnapshotLocation},
-    checkpoint::{CheckpointMetadata, CheckpointStorage, CheckpointStorageError},
+    checkpoint::{CheckpointMetadata, CheckpointStorage, CheckpointStorageError, SharedStateRegistry},
     protocol::job_master::JobMasterMessage,
 };
 
@@ -77,6 +77,16 @@ pub trait CheckpointStore: Send {
     /// # Errors
     /// Says what is missing or damaged, or that the store cannot be read.
     fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, StoreProblem>;
+
+    /// Paths of files of a job that no retained checkpoint refers to. Waits for the store.
+    ///
+    /// # Errors
+    /// Says why they cannot be listed.
+    fn unreferenced(
+        &self,
+        location: &SnapshotLocation,
+        registry: &SharedStateRegistry,
+    ) -> Result<Vec<String>, StoreProblem>;
 }
 
 /// Sends a message to the JobMaster from any thread. Waits while its queue is full.
@@ -129,6 +139,14 @@ impl CheckpointStore for ThreadedStore {
         let metadata = storage.load_metadata(id)?;
         storage.verify(&metadata)?;
         Ok(metadata)
+    }
+
+    fn unreferenced(
+        &self,
+        location: &SnapshotLocation,
+        registry: &SharedStateRegistry,
+    ) -> Result<Vec<String>, StoreProblem> {
+        Ok(CheckpointStorage::open(location.clone())?.unreferenced(registry)?)
     }
 }
 

@@ -438,7 +438,9 @@ fn a_savepoint_commits_nothing_and_is_not_gone_on_from() {
     [0, 1, 3].into_iter().for_each(|task| harness.acknowledge(begun.id, task, TaskStateSnapshot::default()));
     let effects = harness.store(begun.id);
     let location = begun.options.location.clone();
-    assert_eq!(effects, [Effect::Answer(1, Ok(TakenSnapshot { checkpoint_id: begun.id, location }))]);
+    let savepoint = TakenSnapshot { checkpoint_id: begun.id, location };
+    let committables = BTreeMap::from([(2, vec![Committable(b"a".to_vec())])]);
+    assert_eq!(effects, [Effect::SavepointTaken { asker: 1, savepoint, committables }]);
     assert_eq!(harness.coordinator.latest().map(CompletedCheckpoint::id), Some(checkpoint));
     let next = harness.begin_periodic();
     assert_eq!(committed(&harness.complete(next)), ["a"], "its rows are before the next checkpoint");

@@ -509,6 +509,28 @@ fn rows_behind_a_barrier_wait_until_all_barriers_have_come() {
 }
 
 #[test]
+fn at_least_once_rows_behind_a_barrier_wait_for_no_other_channel() {
+    let mut task = OneTask::new(&[("execution.checkpointing.mode", "AT_LEAST_ONCE")]);
+    task.send(0, row(b"a"));
+    task.send(0, barrier(1));
+    task.send(0, row(b"behind"));
+    assert!(task.receive().unwrap().windows(1).any(|byte| byte == b"a"));
+    // The other channel is silent: exactly once, this would never come.
+    assert!(task.receive().unwrap().windows(6).any(|bytes| bytes == b"behind"));
+    task.send(1, row(b"before"));
+    assert!(task.receive().unwrap().windows(6).any(|bytes| bytes == b"before"));
+    task.send(1, barrier(1));
+    assert_eq!(task.receive().unwrap_err(), barrier(1));
+    let TaskEvent::AcknowledgeCheckpoint(acknowledge) = task.checkpoint_event() else { panic!("no answer") };
+    let lists = &acknowledge.state.operators[&3].lists;
+    let counted: BTreeSet<_> = lists[0].elements.iter().map(|element| element[8..].to_vec()).collect();
+    // It is in the state, and is sent again after a failure: twice, but not lost.
+    assert_eq!(counted, BTreeSet::from([b"a".to_vec(), b"before".to_vec(), b"behind".to_vec()]));
+    let attempt = task.attempt();
+    task.cluster.cancel(attempt);
+}
+
+#[test]
 fn a_checkpoint_that_was_given_up_before_its_barrier_is_passed_on_as_given_up() {
     let mut task = OneTask::new(&[]);
     task.task().notify_checkpoint_aborted(4);

@@ -435,7 +435,8 @@ impl Plugin for TestPlugin {
             timers_max: 100_000,
             result_bytes_max: 0,
         });
-        for restored in &request.restore.key_groups {
+        for restored in request.restore.key_groups {
+            let restored = restored.expect("readable");
             state.restore(restored.key_group, &restored.content, &restored.states).unwrap();
         }
         if request.restore.is_incremental {
