@@ -14,7 +14,7 @@ use super::{
     failure::Culprit,
     mailbox::{Mailbox, Prepared, WaitFor},
     source_alignment::SourceAlignment,
-    task_loop::{Ending, LoopError, Phase, Source, TaskLoop},
+    task_loop::{Ending, LoopError, Phase, RECORDS_PER_WATERMARK, Source, TaskLoop},
     times::Waiting,
 };
 use crate::{
@@ -149,6 +149,7 @@ impl StreamTask {
             published: Duration::ZERO,
             unpublished: true,
             watermark_interval,
+            watermarks_due_at: RECORDS_PER_WATERMARK,
             watermarks_due: watermark_interval.map(|interval| self.services.clock.monotonic() + interval),
             counters,
         };

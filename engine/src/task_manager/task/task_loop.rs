@@ -41,6 +41,9 @@ use crate::{
 /// Bytes that a source is asked for at once: enough rows that entering a guest
 /// costs nothing beside them, few enough to stay in the cache.
 const SOURCE_BATCH_BYTES: usize = 32 << 10;
+/// Records after which operators make watermarks before it is time: what waits for them in windows
+/// and timers would else be more than fits into the caches of a core.
+pub(super) const RECORDS_PER_WATERMARK: u64 = 10_000;
 /// Longest time for which a sink keeps rows to itself while the task is busy.
 const SINK_FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two publications of what only the task's thread can read.
@@ -164,6 +167,8 @@ pub(super) struct TaskLoop<'a> {
     pub(super) watermark_interval: Option<Duration>,
     /// When they make them next, on the monotonic clock.
     pub(super) watermarks_due: Option<Duration>,
+    /// After how many records they do so, if that comes first.
+    pub(super) watermarks_due_at: u64,
     pub(super) counters: &'a TaskCounters,
 }
 
@@ -408,8 +413,10 @@ impl TaskLoop<'_> {
             self.published = now;
             self.publish();
         }
-        if self.watermarks_due.is_some_and(|due| due <= now) {
+        let records = self.counters.records_in.load(Ordering::Relaxed);
+        if self.watermarks_due.is_some_and(|due| due <= now || self.watermarks_due_at <= records) {
             self.watermarks_due = self.watermark_interval.map(|interval| now + interval);
+            self.watermarks_due_at = records + RECORDS_PER_WATERMARK;
             let Self { chain, sources, mailbox, clock, .. } = self;
             let is_paused = |place| sources.iter().any(|source| source.place == place && source.is_paused());
             chain.advance_processing_time(clock.now(), is_paused, &mut **mailbox)?;
