@@ -47,7 +47,7 @@ type GeneratorFactory<T> = Rc<dyn Fn() -> Box<dyn WatermarkGenerator<T>>>;
 /// There is a generator for each split of the source that stands in the same chain, for example for
 /// each of the files that are read side by side, and the watermark is the least of the splits that
 /// are neither idle nor at their end. Watermarks are sent every `pipeline.auto-watermark-interval`
-/// or 10,000 records, whichever comes first, and one at the end of the input that ends event time.
+/// or 5,000 records, whichever comes first, and one at the end of the input that ends event time.
 /// Watermarks from before the strategy are dropped.
 pub struct WatermarkStrategy<T: Record + ?Sized> {
     kind: Kind<T>,

@@ -600,7 +600,7 @@ pub mod options {
         OPERATOR_CHAINING: bool = "pipeline.operator-chaining.enabled", "true", "Whether operators are chained into one task where possible.";
         CHAIN_DIFFERENT_MAX_PARALLELISM: bool = "pipeline.operator-chaining.chain-operators-with-different-max-parallelism", "true", "Whether operators with different max parallelism may be chained.";
         AUTO_GENERATE_UIDS: bool = "pipeline.auto-generate-uids", "true", "If false, an operator without a uid is an error.";
-        AUTO_WATERMARK_INTERVAL: Duration = "pipeline.auto-watermark-interval", "200 ms", "Time between two watermarks of a source, at most: one that reads fast makes one each 10,000 records. 0: none.";
+        AUTO_WATERMARK_INTERVAL: Duration = "pipeline.auto-watermark-interval", "200 ms", "Time between two watermarks of a source, at most: one that reads fast makes one each 5,000 records. 0: none.";
         BUFFER_TIMEOUT_ENABLED: bool = "execution.buffer-timeout.enabled", "true", "If false, output buffers are sent only when full.";
         BUFFER_TIMEOUT: Duration = "execution.buffer-timeout.interval", "100 ms", "Time after which a partly filled output buffer is sent; 0: after each batch.";
         ROW_ERROR_POLICY: String where ROW_ERROR_POLICIES = "execution.row-errors.policy", "fail", "What becomes of a row that user code or a format refuses: fail, skip or dead-letter.";

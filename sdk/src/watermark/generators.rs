@@ -10,7 +10,7 @@ pub trait WatermarkGenerator<T: Record + ?Sized>: 'static {
     /// Called for each record; a watermark that it emits goes behind the record.
     fn on_event(&mut self, event: T::Ref<'_>, timestamp: i64, output: &mut WatermarkOutput);
 
-    /// Called every `pipeline.auto-watermark-interval` or 10,000 records, whichever comes first,
+    /// Called every `pipeline.auto-watermark-interval` or 5,000 records, whichever comes first,
     /// and at the end of the input.
     fn on_periodic_emit(&mut self, output: &mut WatermarkOutput);
 }

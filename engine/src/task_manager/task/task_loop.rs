@@ -43,7 +43,7 @@ use crate::{
 const SOURCE_BATCH_BYTES: usize = 32 << 10;
 /// Records after which operators make watermarks before it is time: what waits for them in windows
 /// and timers would else be more than fits into the caches of a core.
-pub(super) const RECORDS_PER_WATERMARK: u64 = 10_000;
+pub(super) const RECORDS_PER_WATERMARK: u64 = 5_000;
 /// Longest time for which a sink keeps rows to itself while the task is busy.
 const SINK_FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two publications of what only the task's thread can read.
