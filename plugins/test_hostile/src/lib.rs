@@ -19,7 +19,9 @@ use engine::plugin::{
     keyed_state, logging, metrics, operator_state, output, timers,
 };
 use exports::engine::plugin::{
-    operator_chain::{BatchKind, Guest as OperatorChain, OperatorContext, SourceStatus, Status, TimeDomain},
+    operator_chain::{
+        BatchKind, Guest as OperatorChain, OperatorContext, SourceStatus, Status, TakeStatus, TimeDomain,
+    },
     program::{Guest as Program, StreamGraph},
 };
 
@@ -152,7 +154,7 @@ fn states(node: u32) -> Vec<StateDeclaration> {
         value_type: "bytes".to_owned(),
         map_key_type: (kind == StateKind::Map).then(|| "bytes".to_owned()),
         time_to_live,
-        taken_at_end: false,
+        taken_at_end: name == "value",
     };
     vec![
         state("value", StateKind::Value, None),
@@ -250,8 +252,15 @@ impl OperatorChain for Hostile {
         status
     }
 
-    fn take_state(_: u32, _: u32, _: Vec<u8>) -> Status {
-        misbehave("take-state", 0)
+    /// Emits a row for each entry.
+    fn take_state(_: u32, count: u32, _: Vec<u8>) -> TakeStatus {
+        let status = misbehave("take-state", 0);
+        output::emit(0, count, &rows(count, b"taken"));
+        match status {
+            Status::Ok if ATTACK.with_borrow(|attack| attack.act == "more") => TakeStatus::More,
+            Status::Ok => TakeStatus::All,
+            Status::Failed => TakeStatus::Failed,
+        }
     }
 
     fn begin_split(_: u32) -> Status {
@@ -435,7 +444,14 @@ fn misbehave(at: &str, row: u32) -> Status {
             metrics::set(metrics::register(2, metrics::Kind::Gauge, "depth"), 1.5);
         }
         "metric-unknown" => metrics::add(77, 1),
+        // Said by what the entry point returns.
+        "more" => {}
         "state" => use_state(),
+        "state-ten" => {
+            for key in 0..10 {
+                keyed_state::put_many(VALUE, 1, &entry(&[key], &[b"value"]));
+            }
+        }
         "state-read" => {
             keyed_state::get_many(VALUE, 0, &[]);
         }
