@@ -242,7 +242,7 @@ fn state_that_is_taken_at_the_end_goes_through_savepoints_and_is_taken_once() {
     let root = text(scene.directory.path()).to_owned();
     let cluster = Cluster::start(&["--slots", "8", "--allow-read", &root, "--allow-write", &root]);
     let savepoints = scene.path("savepoints");
-    for (query, backend) in [("q18", "memory"), ("q18", "disk"), ("q17", "disk")] {
+    for (query, backend) in [("q18", "hashmap"), ("q18", "disk"), ("q17", "disk")] {
         let backend = format!("state.backend.type={backend}");
         let arguments = scene.query(query);
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
@@ -277,7 +277,7 @@ fn state_that_is_taken_at_the_end_goes_through_savepoints_and_is_taken_once() {
 #[test]
 fn a_process_that_is_killed_at_the_end_of_event_time_takes_state_once() {
     let scene = Scene::new();
-    for backend in ["memory", "disk"] {
+    for backend in ["hashmap", "disk"] {
         let backend = format!("state.backend.type={backend}");
         let flags = ["-D", &backend, "-D", "state.cache.bytes=100kb"];
         // Two sources have ended and an operator has emitted all; all is in the last checkpoint.

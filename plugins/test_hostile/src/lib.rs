@@ -48,6 +48,9 @@ thread_local! {
 /// Node and row, as `mark-address` promises.
 static mut MARK: [u32; 2] = [0; 2];
 
+/// Stands for none in `MARK`.
+const NO_ROW: u32 = u32::MAX;
+
 fn mark(node: u32, row: u32) {
     // Written through a pointer and volatile, so that the compiler keeps the store before a trap.
     unsafe { (&raw mut MARK).write_volatile([node, row]) };
@@ -254,8 +257,10 @@ impl OperatorChain for Hostile {
 
     /// Emits a row for each entry.
     fn take_state(_: u32, count: u32, _: Vec<u8>) -> TakeStatus {
+        mark(2, NO_ROW);
         let status = misbehave("take-state", 0);
         output::emit(0, count, &rows(count, b"taken"));
+        mark(0, NO_ROW);
         match status {
             Status::Ok if ATTACK.with_borrow(|attack| attack.act == "more") => TakeStatus::More,
             Status::Ok => TakeStatus::All,

@@ -404,13 +404,13 @@ fn timers_are_fired_in_pieces_and_may_fail_or_be_canceled() {
     assert_eq!((error.failure, error.entry_point), (GuestFailure::Canceled, EntryPoint::FireTimers));
 }
 
-/// A segment that has ten values, and attacks when it is handed them.
-fn with_ten_values(act: &str, limits: &SandboxLimits, cancel: CancelFlag) -> Segment<Recorder> {
+/// A segment that goes on with ten values.
+fn with_ten_values(words: &[&str], limits: &SandboxLimits, cancel: CancelFlag) -> Segment<Recorder> {
     let mut before = attack("state-ten", &patient());
     before.process_batch(0, &batch(1)).unwrap();
     let restore =
         SegmentRestore { key_groups: key_groups(before.snapshot(1, true).unwrap()), ..SegmentRestore::default() };
-    restored_with(&["take-state", act], restore, limits.clone(), cancel).unwrap()
+    restored_with(words, restore, limits.clone(), cancel).unwrap()
 }
 
 fn entries(segment: &Segment<Recorder>) -> u64 {
@@ -419,7 +419,7 @@ fn entries(segment: &Segment<Recorder>) -> u64 {
 
 #[test]
 fn state_is_handed_over_in_pieces_behind_what_the_plugin_keeps() {
-    let mut segment = with_ten_values("", &patient(), CancelFlag::default());
+    let mut segment = with_ten_values(&[], &patient(), CancelFlag::default());
     let mut left = Vec::new();
     while segment.take_state().unwrap() {
         left.push((segment.target().count, entries(&segment)));
@@ -437,24 +437,25 @@ fn an_attack_on_the_handing_over_of_state_names_it() {
     let mut limits = patient();
     limits.memory_bytes_max = 512 << 20;
     limits.state_bytes_max = 8 << 20;
-    for (act, failure, node, part) in [
-        ("unreachable", GuestFailure::Trap, None, "unreachable"),
-        ("out-of-bounds", GuestFailure::Trap, None, "out of bounds memory access"),
-        ("recurse", GuestFailure::StackOverflow, None, "sandbox.stack.max"),
-        ("panic", GuestFailure::Panic, None, "the row is bad"),
-        ("fail", GuestFailure::UserError, Some(2), "cannot parse"),
-        ("failed", GuestFailure::UserError, None, "without saying why"),
-        ("emit-much", GuestFailure::OutputLimit, None, "sandbox.emit.bytes-max"),
-        ("emit-many", GuestFailure::OutputLimit, None, "sandbox.emit.rows-max"),
-        ("emit-large", GuestFailure::OutputLimit, None, "sandbox.row.bytes-max"),
-        ("no-output", GuestFailure::BadBatch, None, "there is no output 7"),
-        ("state-over-quota", GuestFailure::StateLimit, None, "raise state.bytes-max"),
-        ("operator-state-put", GuestFailure::IllegalState, None, "may not be called in take-state"),
+    for (act, failure, part) in [
+        ("unreachable", GuestFailure::Trap, "unreachable"),
+        ("out-of-bounds", GuestFailure::Trap, "out of bounds memory access"),
+        ("recurse", GuestFailure::StackOverflow, "sandbox.stack.max"),
+        ("panic", GuestFailure::Panic, "the row is bad"),
+        ("fail", GuestFailure::UserError, "cannot parse"),
+        ("failed", GuestFailure::UserError, "without saying why"),
+        ("emit-much", GuestFailure::OutputLimit, "sandbox.emit.bytes-max"),
+        ("emit-many", GuestFailure::OutputLimit, "sandbox.emit.rows-max"),
+        ("emit-large", GuestFailure::OutputLimit, "sandbox.row.bytes-max"),
+        ("no-output", GuestFailure::BadBatch, "there is no output 7"),
+        ("state-over-quota", GuestFailure::StateLimit, "raise state.bytes-max"),
+        ("operator-state-put", GuestFailure::IllegalState, "may not be called in take-state"),
     ] {
-        let mut segment = with_ten_values(act, &limits, CancelFlag::default());
+        let mut segment = with_ten_values(&["take-state", act], &limits, CancelFlag::default());
         let error = segment.take_state().unwrap_err();
         assert_eq!((error.failure, error.entry_point), (failure, EntryPoint::TakeState), "{act}: {error}");
-        assert_eq!(error.node, node, "{act}: {error}");
+        let node = (act != "failed").then_some(2);
+        assert_eq!((error.node, error.row), (node, None), "{act}: {error}");
         assert!(error.message.contains(part), "{act}: {error}");
         assert!(error.to_string().contains("in take-state"), "{act}: {error}");
         assert_eq!(segment.take_state(), Err(error), "{act}");
@@ -467,7 +468,7 @@ fn an_attack_on_the_handing_over_of_state_names_it() {
 fn a_plugin_that_never_has_taken_all_is_canceled() {
     for (act, expected) in [("more", 0), ("state-ten", 3 * 99)] {
         let cancel = CancelFlag::default();
-        let mut segment = with_ten_values(act, &patient(), cancel.clone());
+        let mut segment = with_ten_values(&["take-state", act], &patient(), cancel.clone());
         for _ in 0..100 {
             assert!(segment.take_state().unwrap(), "{act}");
         }
