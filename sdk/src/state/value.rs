@@ -288,13 +288,14 @@ impl<V: Owned> ValueCache<V> {
 
     /// Takes values out of the state at its end, whatever their keys: the next of those in the
     /// cache if `entries` has none, otherwise these, which the host has forgotten. Hands each with
-    /// its encoded key to `take`. Returns true if the cache has more.
+    /// its encoded key to `take`; what is rejected meanwhile is settled for each. Returns true if
+    /// the cache has more.
     pub(crate) fn take(&mut self, entries: &[u8], mut take: impl FnMut(&[u8], V)) -> bool {
         if entries.is_empty() {
             return self.take_cached(take);
         }
         let mut entries = Reader::new(entries);
-        while 0 < entries.remaining() && !current::failed() {
+        while 0 < entries.remaining() {
             let [key, _, value] =
                 std::array::from_fn(|_| read_counted(&mut entries).expect("an entry that is handed over is whole"));
             let value = match self.time_to_live {
@@ -306,6 +307,9 @@ impl<V: Owned> ValueCache<V> {
             };
             if let Some(value) = value.and_then(|value| self.state.decode(value)) {
                 take(key, value);
+            }
+            if current::interrupted() && !current::settle(None) {
+                return false;
             }
         }
         false
@@ -335,6 +339,9 @@ impl<V: Owned> ValueCache<V> {
                 && (time_to_live.is_none() || clock.now() < ends[place])
             {
                 take(entry.key.key(), value);
+            }
+            if current::interrupted() && !current::settle(None) {
+                return false;
             }
         }
         if next.is_none() {
