@@ -5,7 +5,9 @@ use std::cell::{Cell, RefCell};
 use crate::{
     args::Args,
     bindings::exports::engine::plugin::{
-        operator_chain::{self, BatchKind, OperatorContext, SourceStatus as PluginSourceStatus, Status, TimeDomain},
+        operator_chain::{
+            self, BatchKind, OperatorContext, SourceStatus as PluginSourceStatus, Status, TakeStatus, TimeDomain,
+        },
         program::{self, StreamGraph},
     },
     collector::Signal,
@@ -121,8 +123,12 @@ impl<P: Program> operator_chain::Guest for Plugin<P> {
         status(|segment| segment.fire_timers(domain, time, &timers))
     }
 
-    fn take_state(_state: u32, _count: u32, entries: Vec<u8>) -> Status {
-        status(|segment| segment.take_state(&entries))
+    fn take_state(_state: u32, _count: u32, entries: Vec<u8>) -> TakeStatus {
+        match with_segment(|segment| segment.take_state(&entries)) {
+            Ok(true) => TakeStatus::More,
+            Ok(false) => TakeStatus::All,
+            Err(Failed) => TakeStatus::Failed,
+        }
     }
 
     fn begin_split(split: u32) -> Status {

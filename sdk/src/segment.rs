@@ -87,12 +87,14 @@ impl Segment {
     }
 
     /// Event time has ended: gives the first operator entries of the state that it takes then;
-    /// without any, it takes those that it keeps itself.
-    pub(crate) fn take_state(&mut self, entries: &[u8]) -> Result<(), Failed> {
+    /// without any, it takes the next of those that it keeps itself. Returns true if it keeps more.
+    pub(crate) fn take_state(&mut self, entries: &[u8]) -> Result<bool, Failed> {
+        let mut has_more = false;
         self.call(|head, states| {
             states.timers().set_watermark(i64::MAX);
-            head.take_state(entries);
-        })
+            has_more = head.take_state(entries);
+        })?;
+        Ok(has_more)
     }
 
     /// Passes a watermark through all operators.

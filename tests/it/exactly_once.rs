@@ -11,6 +11,7 @@ use engine_tests::{
     nexmark::{answer, parse},
     plugin, run, sorted_rows, text,
 };
+use nexmark::event::Event;
 
 pub const JOB: &str = "0123456789abcdef0123456789abcdef";
 /// At this rate, in events a second, a job runs long enough to be disturbed.
@@ -224,6 +225,83 @@ fn a_job_is_rescaled_through_savepoints() {
         cluster.await_state(&job, "FINISHED");
         scene.check(query);
         fs::remove_dir_all(scene.path("out")).expect("removable");
+    }
+}
+
+/// Stops a job with a savepoint and returns where it is.
+#[track_caller]
+fn stop(cluster: &Cluster, flags: &[&str], savepoints: &Path, job: &str) -> String {
+    let stopped = run(&[&["stop", "-m", &cluster.url, "--savepoint", text(savepoints)], flags, &[job]].concat());
+    assert!(stopped.status.success(), "{}", describe(&stopped));
+    cluster.await_state(job, "FINISHED");
+    String::from_utf8_lossy(&stopped.stdout).trim().to_owned()
+}
+
+/// True if `rows` answer `query` over the first events, however many.
+fn answers_a_prefix(query: &str, events: &[Event], rows: &[Vec<u8>]) -> bool {
+    let counts: Vec<usize> = (0..=events.len()).collect();
+    let least = counts.partition_point(|count| answer(query, &events[..*count]).len() < rows.len());
+    let answers = counts[least..].iter().map(|count| answer(query, &events[..*count]));
+    answers.take_while(|answer| answer.len() == rows.len()).any(|answer| answer == rows)
+}
+
+/// These queries emit nothing before the end of event time, and then what they have kept for each key.
+#[test]
+fn state_that_is_taken_at_the_end_goes_through_savepoints_and_is_taken_once() {
+    let scene = Scene::new();
+    let events = parse(&scene.events);
+    let root = text(scene.directory.path()).to_owned();
+    let cluster = Cluster::start(&["--slots", "8", "--allow-read", &root, "--allow-write", &root]);
+    let savepoints = scene.path("savepoints");
+    for (query, backend) in [("q18", "hashmap"), ("q18", "disk"), ("q17", "disk")] {
+        let backend = format!("state.backend.type={backend}");
+        let arguments = scene.query(query);
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        // So small a cache that most of the state is with the engine.
+        let settings = ["execution.checkpointing.interval=50ms", "state.cache.bytes=100kb", &backend];
+        let submit = |parallelism: &str, from: Option<&str>| {
+            let mut flags = vec!["-p", parallelism];
+            flags.extend(settings.iter().flat_map(|setting| ["-D", setting]));
+            flags.extend(from.iter().flat_map(|path| ["--from-savepoint", path]));
+            cluster.submit(&flags, "nexmark", &arguments)
+        };
+        let job = submit("2", None);
+        cluster.await_checkpoints(&job, 3);
+        let savepoint = stop(&cluster, &[], &savepoints, &job);
+        assert_eq!(sorted_rows(&scene.path("out")).len(), 0, "{query}, {backend}");
+        cluster.await_state(&submit("3", Some(&savepoint)), "FINISHED");
+        scene.check(query);
+        fs::remove_dir_all(scene.path("out")).expect("removable");
+
+        let job = submit("1", None);
+        cluster.await_checkpoints(&job, 3);
+        let savepoint = stop(&cluster, &["--drain"], &savepoints, &job);
+        let rows = sorted_rows(&scene.path("out"));
+        assert!(!rows.is_empty() && answers_a_prefix(query, &events, &rows), "{query}, {backend}: {}", rows.len());
+        // Event time has ended: what goes on from there finds nothing to do.
+        cluster.await_state(&submit("1", Some(&savepoint)), "FINISHED");
+        assert!(sorted_rows(&scene.path("out")) == rows, "{query}, {backend}");
+        fs::remove_dir_all(scene.path("out")).expect("removable");
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_at_the_end_of_event_time_takes_state_once() {
+    let scene = Scene::new();
+    for backend in ["hashmap", "disk"] {
+        let backend = format!("state.backend.type={backend}");
+        let flags = ["-D", &backend, "-D", "state.cache.bytes=100kb"];
+        // Two sources have ended and an operator has emitted all; all is in the last checkpoint.
+        for failpoint in ["task.end-of-data=kill@3", "sink.commit.renamed=kill@1"] {
+            let arguments = scene.query("q18");
+            let killed = scene.submit(&flags, "nexmark", &arguments, Some(failpoint));
+            assert_eq!(killed.status.code(), None, "{failpoint}: {}", describe(&killed));
+            let done = scene.submit(&flags, "nexmark", &arguments, None);
+            assert!(done.status.success(), "{failpoint}: {}", describe(&done));
+            scene.check("q18");
+            fs::remove_dir_all(scene.path("out")).expect("removable");
+            fs::remove_dir_all(scene.path("state")).expect("removable");
+        }
     }
 }
 

@@ -109,6 +109,26 @@ fn timers_that_wait_at_the_end_fire() {
 }
 
 #[test]
+fn state_that_is_left_at_the_end_is_handed_over_and_attacks_on_that_are_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("out");
+    let ended = run(&["submit", text(&plugin("test_hostile")), "process-batch", "state-ten", text(&output)]);
+    assert!(ended.status.success(), "{}", describe(&ended));
+    let rows = sorted_rows(&output);
+    assert_eq!(rows.iter().filter(|row| row.starts_with(b"row")).count(), 10);
+    assert_eq!(rows.iter().filter(|row| row.starts_with(b"taken")).count(), 10, "{rows:?}");
+
+    let place = "operator \"hostile 2\" (subtask 1/1, attempt 0)";
+    for (act, part) in [
+        ("loop", "used more than 300ms of CPU time (sandbox.call.cpu-time)"),
+        ("unreachable", "unreachable"),
+        ("emit-much", "emitted more than 67108864 bytes in one call (sandbox.emit.bytes-max)"),
+    ] {
+        check("take-state", act, 1, &["in take-state", place, part]);
+    }
+}
+
+#[test]
 fn traps_and_panics_are_told_without_what_a_terminal_would_obey() {
     check_row("unreachable", &["unreachable"]);
     check_row("out-of-bounds", &["out of bounds"]);

@@ -121,7 +121,7 @@ pub struct KeyedState {
     /// None: changes are not noted.
     pub(super) changes: Option<ChangeLog>,
     pub(super) restored_timers: Option<RestoredTimers>,
-    /// State that is taken next, and whether that has begun.
+    /// State that is taken next, and whether it is from here: the plugin has taken its own.
     taking: (usize, bool),
 }
 
@@ -785,20 +785,20 @@ impl KeyedState {
     }
 
     /// Takes the next entries out of the states that the operator takes at the end, laid out
-    /// for `operator-chain.take-state`: the state and their number. The first ones of a state
-    /// are none; None: nothing is left.
+    /// for `operator-chain.take-state`: the state and their number. First there are none of a
+    /// state; None: nothing is left.
     ///
     /// # Errors
     /// Returns an error if files of state on disk cannot be read or written.
     pub fn take_entries(&mut self, out: &mut Vec<u8>) -> Result<Option<(u32, u32)>, StateError> {
         while let Some(state) = self.context.states.get(self.taking.0) {
-            let (place, has_begun) = self.taking;
+            let (place, is_from_here) = self.taking;
             if !state.taken_at_end {
                 self.taking = (place + 1, false);
                 continue;
             }
             let mut count = 0;
-            if has_begun {
+            if is_from_here {
                 let changes = &mut self.changes;
                 self.backend.take(place, &mut |scope, value| {
                     let Scope { state, key_group, key, namespace } = scope;
@@ -812,7 +812,7 @@ impl KeyedState {
                 self.check_changes();
                 self.check_backend(place)?;
             }
-            if has_begun && count == 0 {
+            if is_from_here && count == 0 {
                 self.taking = (place + 1, false);
                 continue;
             }
@@ -820,6 +820,12 @@ impl KeyedState {
             return Ok(Some((place as u32, count)));
         }
         Ok(None)
+    }
+
+    /// The plugin has more in its own memory of the state that it was handed last: there are
+    /// none of it in the next call either.
+    pub fn plugin_has_more(&mut self) {
+        self.taking.1 = false;
     }
 
     /// When the next processing-time timer is due, a millisecond after its timestamp.

@@ -425,6 +425,19 @@ pub(crate) enum WitStatus {
     Failed,
 }
 
+#[derive(Clone, Copy, Debug, ComponentType, Eq, Lift, PartialEq)]
+#[component(enum)]
+#[repr(u8)]
+#[expect(dead_code, reason = "made only when lifted")]
+pub(crate) enum WitTakeStatus {
+    #[component(name = "more")]
+    More,
+    #[component(name = "all")]
+    All,
+    #[component(name = "failed")]
+    Failed,
+}
+
 #[derive(Clone, Copy, ComponentType, Lift)]
 #[component(enum)]
 #[repr(u8)]

@@ -15,7 +15,10 @@ use wasmtime::{
 
 use super::{
     EntryPoint, GuestError, GuestFailure, SandboxLimits,
-    contract::{self, WitBatchKind, WitOperatorContext, WitSourceStatus, WitStatus, WitStreamGraph, WitTimeDomain},
+    contract::{
+        self, WitBatchKind, WitOperatorContext, WitSourceStatus, WitStatus, WitStreamGraph, WitTakeStatus,
+        WitTimeDomain,
+    },
     guest_error::{CallEvidence, MESSAGE_BYTES_MAX, backtrace, classify, cut, escape},
     host::{Host, Reported},
     limits::COMPONENT_HANDLES_MAX,
@@ -87,7 +90,7 @@ impl ExportIndices {
 /// An export that takes a slice keeps the longest lifetime; it is called with shorter ones.
 type ProcessBatch = TypedFunc<(u32, WitBatchKind, u32, &'static [u8]), (WitStatus,)>;
 type FireTimers = TypedFunc<(WitTimeDomain, i64, u32, &'static [u8]), (WitStatus,)>;
-type TakeState = TypedFunc<(u32, u32, &'static [u8]), (WitStatus,)>;
+type TakeState = TypedFunc<(u32, u32, &'static [u8]), (WitTakeStatus,)>;
 
 /// The exports that a segment calls again and again.
 #[derive(Clone, Copy)]

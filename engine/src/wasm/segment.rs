@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, marker::PhantomData, sync::Arc};
 use super::{
     CancelFlag, CompiledPlugin, EmitTarget, EntryPoint, GuestError, GuestFailure, MetricSnapshot, Replay,
     RestoredKeyGroup, SandboxLimits, SegmentContext, SegmentRestore, SegmentSnapshot, SourceStatus,
-    contract::{WitOperatorContext, WitStatus},
+    contract::{WitOperatorContext, WitStatus, WitTakeStatus},
     guest_error::HostTrap,
     host::Host,
     instance::{Exports, Instance},
@@ -211,7 +211,13 @@ impl<T: EmitTarget> Segment<T> {
             })?;
             let Some((state, count)) = taken else { return Ok(false) };
             let (status,) = instance.call(entry_point, None, exports.take_state, (state, count, &*entries))?;
-            instance.check_status(entry_point, status)?;
+            let has_failed = status == WitTakeStatus::Failed;
+            instance.check_status(entry_point, if has_failed { WitStatus::Failed } else { WitStatus::Ok })?;
+            if status == WitTakeStatus::More
+                && let Some(state) = instance.host_mut().state_mut()
+            {
+                state.plugin_has_more();
+            }
             Ok(true)
         })
     }

@@ -20,7 +20,9 @@ use engine::plugin::{
     keyed_state, logging, metrics, operator_state, output, timers,
 };
 use exports::engine::plugin::{
-    operator_chain::{BatchKind, Guest as OperatorChain, OperatorContext, SourceStatus, Status, TimeDomain},
+    operator_chain::{
+        BatchKind, Guest as OperatorChain, OperatorContext, SourceStatus, Status, TakeStatus, TimeDomain,
+    },
     program::{Guest as Program, StreamGraph},
 };
 
@@ -50,6 +52,9 @@ thread_local! {
 
 /// Node and row, as `mark-address` promises.
 static mut MARK: [u32; 2] = [0; 2];
+
+/// Stands for none in `MARK`.
+const NO_ROW: u32 = u32::MAX;
 
 fn mark(node: u32, row: u32) {
     // Written through a pointer and volatile, so that the compiler keeps the store before a trap.
@@ -164,7 +169,7 @@ fn states(node: u32) -> Vec<StateDeclaration> {
         value_type: "bytes".to_owned(),
         map_key_type: (kind == StateKind::Map).then(|| "bytes".to_owned()),
         time_to_live,
-        taken_at_end: false,
+        taken_at_end: name == "value",
     };
     vec![
         state("value", StateKind::Value, None),
@@ -269,8 +274,17 @@ impl OperatorChain for Hostile {
         status
     }
 
-    fn take_state(_: u32, _: u32, _: Vec<u8>) -> Status {
-        misbehave("take-state", 0)
+    /// Emits a row for each entry.
+    fn take_state(_: u32, count: u32, _: Vec<u8>) -> TakeStatus {
+        mark(2, NO_ROW);
+        let status = misbehave("take-state", 0);
+        output::emit(0, count, &rows(count, b"taken"));
+        mark(0, NO_ROW);
+        match status {
+            Status::Ok if ATTACK.with_borrow(|attack| attack.act == "more") => TakeStatus::More,
+            Status::Ok => TakeStatus::All,
+            Status::Failed => TakeStatus::Failed,
+        }
     }
 
     fn begin_split(_: u32) -> Status {
@@ -481,7 +495,14 @@ fn misbehave(at: &str, row: u32) -> Status {
             metrics::set(metrics::register(2, metrics::Kind::Gauge, "depth"), 1.5);
         }
         "metric-unknown" => metrics::add(77, 1),
+        // Said by what the entry point returns.
+        "more" => {}
         "state" => use_state(),
+        "state-ten" => {
+            for key in 0..10 {
+                keyed_state::put_many(VALUE, 1, &entry(&[key], &[b"value"]));
+            }
+        }
         "state-read" => {
             keyed_state::get_many(VALUE, 0, &[]);
         }

@@ -113,8 +113,9 @@ pub(crate) trait Function<T: Record + ?Sized, U: Record + ?Sized>: 'static {
     }
 
     /// As [`Head::take_state`]; the collector's timestamp is the end of event time.
-    fn take_state(&mut self, _entries: &[u8], _out: &mut Collector<U>) {
+    fn take_state(&mut self, _entries: &[u8], _out: &mut Collector<U>) -> bool {
         current::fail(current::node(), NOTHING_TAKEN);
+        false
     }
 
     /// Called before the watermark is forwarded, behind the timers that it fires.
@@ -299,9 +300,11 @@ pub(crate) trait Head: Lifecycle {
     }
 
     /// Takes entries of its state when event time has ended, laid out as `take-state` of the
-    /// contract says; if there are none, those that only the plugin's memory has.
-    fn take_state(&mut self, _entries: &[u8]) {
+    /// contract says; if there are none, the next that only the plugin's memory has. Returns
+    /// true if that has more.
+    fn take_state(&mut self, _entries: &[u8]) -> bool {
         current::fail(current::node(), NOTHING_TAKEN);
+        false
     }
 
     /// Ends an input, and with the last one the operator.
@@ -468,10 +471,10 @@ where
         });
     }
 
-    fn take_state(&mut self, entries: &[u8]) {
+    fn take_state(&mut self, entries: &[u8]) -> bool {
         let Self { function, out, .. } = self;
         out.enter(i64::MAX);
-        function.take_state(entries, &mut out.main);
+        function.take_state(entries, &mut out.main)
     }
 
     fn flush_state(&mut self) {

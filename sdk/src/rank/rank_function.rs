@@ -162,13 +162,13 @@ where
     }
 
     /// The records of all keys are final.
-    fn take_state(&mut self, entries: &[u8], out: &mut Collector<U>) {
+    fn take_state(&mut self, entries: &[u8], out: &mut Collector<U>) -> bool {
         let Self { ranking, records, .. } = self;
         records.take(entries, |_, best| {
             for (rank, place) in (1_u64..).zip(0..best.len()) {
                 best.with_record(place, |record, _| (ranking.emit)(record, rank, out));
             }
-        });
+        })
     }
 
     fn flush_state(&mut self) {

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
 
-use crate::{Keep, StateTtlConfig, TestHarness, prelude::*};
+use crate::{Error, Keep, StateTtlConfig, TestHarness, prelude::*};
 
 /// A record; `id` tells apart those that are otherwise equal.
 #[derive(Record, Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -250,4 +250,32 @@ fn mistakes_are_named() {
     let expected = "\"Deduplicate\": deduplication in event time got a record without timestamp; use \
                     `assign_timestamps_and_watermarks` before `key_by`";
     assert_eq!(refused.to_string(), expected);
+}
+
+#[test]
+fn each_result_of_the_end_that_is_rejected_is_told() {
+    for cache_bytes in [1, 1 << 24] {
+        let program = |env: &StreamExecutionEnvironment, _: &Args| {
+            let bids = env.from_source(FileSource::json_lines::<Bid>("bids"));
+            let last = bids.key_by(|bid: &Bid| bid.auction).deduplicate(Keep::Last).final_results();
+            let even = last.try_map(|bid| match bid.auction % 2 {
+                0 => Ok(bid.auction),
+                _ => Err(Error::new(format!("auction {} is odd", bid.auction))),
+            });
+            even.sink_to(DiscardSink);
+            Ok(())
+        };
+        let mut harness = TestHarness::with_cache_bytes(program, &[], cache_bytes).unwrap();
+        harness.skip_rejected();
+        for auction in 0..10 {
+            harness.push::<Bid>(&Bid { auction, price: 0, id: 0 }).unwrap();
+        }
+        harness.finish().unwrap();
+        let mut auctions = harness.records::<u8>().unwrap();
+        auctions.sort_unstable();
+        assert_eq!(auctions, [0, 2, 4, 6, 8], "{cache_bytes}");
+        let mut rejected = harness.rejected().to_vec();
+        rejected.sort_unstable();
+        assert_eq!(rejected, [1, 3, 5, 7, 9].map(|auction| format!("auction {auction} is odd")), "{cache_bytes}");
+    }
 }

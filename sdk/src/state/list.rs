@@ -276,7 +276,7 @@ impl<T: Record + ?Sized> ListCache<T> {
     /// As [`super::ValueCache::flush`].
     pub(crate) fn flush(&mut self) {
         let Self { table, writes, state, .. } = self;
-        for (_, entry) in table.places_mut() {
+        for (_, entry) in table.places_mut(0) {
             if entry.is_dirty {
                 writes.write(entry, state.index);
                 let list = &mut entry.content;

@@ -286,7 +286,7 @@ impl<V: Owned> MapCache<V> {
     /// As [`super::ValueCache::flush`].
     pub(crate) fn flush(&mut self) {
         let Self { table, writes, state, time_to_live, .. } = self;
-        for (_, entry) in table.places_mut() {
+        for (_, entry) in table.places_mut(0) {
             if entry.is_dirty {
                 writes.write(entry, state.index, time_to_live.is_some());
             }

@@ -371,8 +371,8 @@ impl<E: Default> Table<E> {
         }
     }
 
-    /// All entries with their places.
-    pub(super) fn places_mut(&mut self) -> impl Iterator<Item = (usize, &mut Entry<E>)> {
-        self.entries.iter_mut().enumerate().filter(|(_, entry)| !entry.is_vacant())
+    /// All entries from a place on, with their places.
+    pub(super) fn places_mut(&mut self, from: usize) -> impl Iterator<Item = (usize, &mut Entry<E>)> {
+        self.entries.iter_mut().enumerate().skip(from).filter(|(_, entry)| !entry.is_vacant())
     }
 }

@@ -171,6 +171,71 @@ fn values_are_those_of_the_model() {
     assert!(10_000 < evictions && 10_000 < misses, "{evictions} evictions, {misses} misses");
 }
 
+/// Takes the next values; returns them and whether the cache has more.
+fn take(cache: &mut ValueCache<String>, entries: &[u8]) -> (Vec<(Vec<u8>, String)>, bool) {
+    let mut taken = Vec::new();
+    let has_more = cache.take(entries, |key, value| taken.push((key.to_vec(), value)));
+    (taken, has_more)
+}
+
+#[test]
+fn values_are_taken_once_be_they_in_the_cache_or_with_the_host() {
+    let (mut from_cache, mut from_host) = (0, 0);
+    for seed in 0..CASES {
+        host::reset();
+        let random = &mut Random(seed);
+        let mut model: Model<String> = BTreeMap::new();
+        let states = backend(StateKind::Value, cache_bytes(random), false);
+        let mut cache = states.value::<String>("state");
+        for number in 0..random.below(40) {
+            if random.chance(30) {
+                cache.begin_batch();
+            }
+            let (key, namespace) = scope(random);
+            let slot = cache.slot(key_hash(&key), &key, &namespace);
+            let value = random.chance(80).then(|| number.to_string());
+            cache.value(slot).clone_from(&value);
+            match value {
+                Some(value) => model.insert((key, namespace), value),
+                None => model.remove(&(key, namespace)),
+            };
+            if random.chance(5) {
+                cache.flush();
+            }
+        }
+        let mut taken = Vec::new();
+        loop {
+            let (values, has_more) = take(&mut cache, &[]);
+            // In tests a piece is three values.
+            assert!(values.len() <= 3, "seed {seed}");
+            from_cache += values.len();
+            taken.extend(values);
+            if !has_more {
+                break;
+            }
+        }
+        loop {
+            let entries = host::take_entries(0, 0, 4);
+            if entries.is_empty() {
+                break;
+            }
+            let (values, has_more) = take(&mut cache, &entries);
+            assert!(!has_more, "seed {seed}");
+            from_host += values.len();
+            taken.extend(values);
+        }
+        taken.sort_unstable();
+        let mut expected: Vec<_> = model.into_iter().map(|((key, _), value)| (key, value)).collect();
+        expected.sort_unstable();
+        assert_eq!(taken, expected, "seed {seed}");
+        assert_eq!(take(&mut cache, &[]), (Vec::new(), false), "seed {seed}");
+        assert_eq!((cache.stats().entries.get(), cache.stats().bytes.get()), (0, 0), "seed {seed}");
+        cache.flush();
+        check_host(&BTreeMap::new(), seed);
+    }
+    assert!(10_000 < from_cache && 10_000 < from_host, "{from_cache} of the cache, {from_host} of the host");
+}
+
 #[test]
 fn lists_are_those_of_the_model() {
     let mut evictions = 0;

@@ -20,6 +20,8 @@ const PIECE_BYTES: usize = 4 << 20;
 const RESTORED_BYTES: usize = 16 << 10;
 /// Bytes of the time at which a value ends.
 const END_BYTES: usize = 8;
+/// Values of the cache that are taken by one call.
+const TAKEN_MAX: usize = if cfg!(test) { 3 } else { 4096 };
 
 /// One declared state of kind value, reducing or aggregating.
 pub(crate) struct ValueCache<V> {
@@ -48,6 +50,8 @@ pub(crate) struct ValueCache<V> {
     writes: Requests,
     reads: Requests,
     scratch: Vec<u8>,
+    /// Place from which values are taken next.
+    take_at: usize,
 }
 
 impl<V: Owned> ValueCache<V> {
@@ -74,6 +78,7 @@ impl<V: Owned> ValueCache<V> {
             writes: Requests::default(),
             reads: Requests::default(),
             scratch: Vec::new(),
+            take_at: 0,
         }
     }
 
@@ -257,7 +262,7 @@ impl<V: Owned> ValueCache<V> {
     /// Lets the host know all that it does not.
     pub(crate) fn flush(&mut self) {
         let Self { table, writes, state, ends, time_to_live, .. } = self;
-        for (place, entry) in table.places_mut() {
+        for (place, entry) in table.places_mut(0) {
             if entry.is_dirty {
                 write_entry(writes, entry, time_to_live.map(|_| ends[place]));
                 entry.is_dirty = false;
@@ -270,15 +275,16 @@ impl<V: Owned> ValueCache<V> {
         self.send();
     }
 
-    /// Takes values out of the state at its end, whatever their keys: those in the cache if
-    /// `entries` has none, otherwise these, which the host has forgotten. Hands each with its
-    /// encoded key to `take`.
-    pub(crate) fn take(&mut self, entries: &[u8], mut take: impl FnMut(&[u8], V)) {
+    /// Takes values out of the state at its end, whatever their keys: the next of those in the
+    /// cache if `entries` has none, otherwise these, which the host has forgotten. Hands each with
+    /// its encoded key to `take`; what is rejected meanwhile is settled for each. Returns true if
+    /// the cache has more.
+    pub(crate) fn take(&mut self, entries: &[u8], mut take: impl FnMut(&[u8], V)) -> bool {
         if entries.is_empty() {
             return self.take_cached(take);
         }
         let mut entries = Reader::new(entries);
-        while 0 < entries.remaining() && !current::failed() {
+        while 0 < entries.remaining() {
             let [key, _, value] =
                 std::array::from_fn(|_| read_counted(&mut entries).expect("an entry that is handed over is whole"));
             let value = match self.time_to_live {
@@ -291,13 +297,25 @@ impl<V: Owned> ValueCache<V> {
             if let Some(value) = value.and_then(|value| self.state.decode(value)) {
                 take(key, value);
             }
+            if current::interrupted() && !current::settle(None) {
+                return false;
+            }
         }
+        false
     }
 
-    fn take_cached(&mut self, mut take: impl FnMut(&[u8], V)) {
-        self.begin_batch();
-        let Self { table, writes, state, ends, time_to_live, clock, .. } = self;
-        for (place, entry) in table.places_mut() {
+    fn take_cached(&mut self, mut take: impl FnMut(&[u8], V)) -> bool {
+        if self.take_at == 0 {
+            self.begin_batch();
+        }
+        let Self { table, writes, state, ends, time_to_live, clock, take_at, .. } = self;
+        let (mut taken, mut next) = (0, None);
+        for (place, entry) in table.places_mut(*take_at) {
+            if taken == TAKEN_MAX {
+                next = Some(place);
+                break;
+            }
+            taken += 1;
             if entry.is_in_host {
                 entry.key.write(&mut writes.bytes);
                 write_absent(&mut writes.bytes);
@@ -311,9 +329,16 @@ impl<V: Owned> ValueCache<V> {
             {
                 take(entry.key.key(), value);
             }
+            if current::interrupted() && !current::settle(None) {
+                return false;
+            }
         }
-        table.clear();
+        if next.is_none() {
+            table.clear();
+        }
+        *take_at = next.unwrap_or(0);
         self.send();
+        next.is_some()
     }
 
     /// What the cache did so far.

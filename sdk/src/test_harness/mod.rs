@@ -589,7 +589,7 @@ impl TestHarness {
         let taken: Vec<u32> =
             (0..).zip(states).filter(|(_, state)| state.taken_at_end).map(|(state, _)| state).collect();
         for state in taken {
-            self.call(index, |segment| segment.take_state(&[]))?;
+            while self.call(index, |segment| segment.take_state(&[]))? {}
             loop {
                 let entries = host::take_entries(index, state, TIMERS_MAX);
                 if entries.is_empty() {

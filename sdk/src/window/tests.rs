@@ -174,7 +174,7 @@ impl Running {
             self.segment.fire_timers(domain, time, &timers).expect("fires");
         }
         if (domain, time) == (TimeDomain::EventTime, i64::MAX) && self.takes_state {
-            self.segment.take_state(&[]).expect("takes");
+            while self.segment.take_state(&[]).expect("takes") {}
             loop {
                 let entries = host::take_entries(0, 0, batch_max);
                 if entries.is_empty() {

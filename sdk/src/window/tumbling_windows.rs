@@ -128,11 +128,11 @@ where
         }
     }
 
-    fn take_state(&mut self, entries: &[u8], out: &mut Collector<U>) {
+    fn take_state(&mut self, entries: &[u8], out: &mut Collector<U>) -> bool {
         let Self { fold, emit, contents, .. } = self;
         contents.take(entries, |key, content| {
             emit_result::<K, _, _>(emit, key, TimeWindow::GLOBAL, fold.result(&content), out);
-        });
+        })
     }
 
     fn flush_state(&mut self) {

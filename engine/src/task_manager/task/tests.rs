@@ -180,6 +180,35 @@ fn event_time_timers_fire_in_pieces_before_their_watermark_goes_on() {
 }
 
 #[test]
+fn state_is_taken_behind_the_last_timers_and_before_the_end_of_event_time_goes_on() {
+    let nodes = [source(1, 1, "numbers"), taken(2, 1), guest(3, 1), sink(4, 1)];
+    let edges = [edge(1, 2, Partitioner::Hash), edge(2, 3, Partitioner::Forward), edge(3, 4, Partitioner::Forward)];
+    let job = TestJob::new(&nodes, &edges, SMALL);
+    // A timer for the end of time is what older plugins have for each key.
+    let registers: Registers = Arc::new(|cause| match cause {
+        Cause::Row([0]) => vec![(TimeDomain::EventTime, i64::MAX), (TimeDomain::EventTime, 7)],
+        Cause::Timer(_) | Cause::Row(_) => Vec::new(),
+    });
+    let mut cluster = Cluster::with_timers(&job, identity(), registers);
+    cluster.splits = Some(numbers(10));
+    cluster.start_all(&job);
+    cluster.until_finished();
+    let calls = |node| cluster.calls.lock().unwrap()[&(node, 0)].clone();
+    let end = [Call::Watermark(Timestamp::MAX), Call::EndInput(0), Call::Close];
+    let taken = [0, 3, 3, 3, 1].map(Call::TakeState);
+    let fired = [Call::FireTimers(TimeDomain::EventTime, Timestamp::MAX, 2)];
+    assert_eq!(calls(2), [&[Call::Open], &fired[..], &taken, &end].concat());
+    // The operator behind it, which passes rows on, had all of them before its own timers fired.
+    assert_eq!(calls(3), [&[Call::Open], &fired[..], &end].concat());
+    let rows = cluster.collected.lock().unwrap()[&(0, 0)].clone();
+    let of_timers = [7_i64, i64::MAX].map(|timestamp| timestamp.to_be_bytes().to_vec());
+    assert_eq!((&rows[..2], &rows[12..]), (&of_timers[..], &of_timers[..]));
+    let mut of_state = rows[2..12].to_vec();
+    of_state.sort_unstable();
+    assert_eq!(of_state, (0..10).map(|number| vec![number]).collect::<Vec<_>>());
+}
+
+#[test]
 fn processing_time_timers_fire_a_millisecond_late_and_not_after_the_end() {
     let nodes = [source(1, 1, "numbers"), guest(2, 1), sink(3, 1)];
     let edges = [chained(1, 2), chained(2, 3)];

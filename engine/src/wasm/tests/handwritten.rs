@@ -52,7 +52,7 @@ impl Handwritten {
                 (
                     "engine:plugin/operator-chain@0.1.0#take-state",
                     "(param i32 i32 i32 i32) (result i32)",
-                    "(i32.const 0)",
+                    "(i32.const 1)",
                 ),
                 ("engine:plugin/operator-chain@0.1.0#begin-split", "(param i32) (result i32)", "(i32.const 0)"),
                 ("engine:plugin/operator-chain@0.1.0#end-split", "(param i32) (result i32)", "(i32.const 0)"),

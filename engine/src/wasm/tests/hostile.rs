@@ -83,6 +83,7 @@ fn a_loop_ends_at_the_budget_of_every_entry_point() {
     check(error, EntryPoint::ProcessWatermark, option);
     let error = spin("process-watermark-status").unwrap().process_watermark_status(WatermarkStatus::Idle).unwrap_err();
     check(error, EntryPoint::ProcessWatermarkStatus, option);
+    check(spin("take-state").unwrap().take_state().unwrap_err(), EntryPoint::TakeState, option);
     check(spin("end-input").unwrap().end_input(0).unwrap_err(), EntryPoint::EndInput, option);
     check(spin("close").unwrap().close().unwrap_err(), EntryPoint::Close, option);
 }
@@ -288,10 +289,19 @@ fn snapshots_have_limits_and_may_not_emit() {
 
 /// Opens a segment that goes on from key groups and operator states.
 fn restored(words: &[&str], restore: SegmentRestore) -> Result<Segment<Recorder>, GuestError> {
+    restored_with(words, restore, patient(), CancelFlag::default())
+}
+
+fn restored_with(
+    words: &[&str],
+    restore: SegmentRestore,
+    limits: SandboxLimits,
+    cancel: CancelFlag,
+) -> Result<Segment<Recorder>, GuestError> {
     let graph_digest = graph_digest(&plugin().plan(&[], &patient()).unwrap());
     let replay = Replay { args: args(words), graph_digest };
     let context = SegmentContext { restored: true, ..context() };
-    Segment::open(plugin(), &replay, &context, patient(), CancelFlag::default(), restore, Recorder::default())
+    Segment::open(plugin(), &replay, &context, limits, cancel, restore, Recorder::default())
 }
 
 /// The key groups of a snapshot, as they are restored.
@@ -402,6 +412,82 @@ fn timers_are_fired_in_pieces_and_may_fail_or_be_canceled() {
     cancel.cancel();
     let error = segment.fire_timers(TimeDomain::EventTime, Timestamp(5)).unwrap_err();
     assert_eq!((error.failure, error.entry_point), (GuestFailure::Canceled, EntryPoint::FireTimers));
+}
+
+/// A segment that goes on with ten values.
+fn with_ten_values(words: &[&str], limits: &SandboxLimits, cancel: CancelFlag) -> Segment<Recorder> {
+    let mut before = attack("state-ten", &patient());
+    before.process_batch(0, &batch(1)).unwrap();
+    let restore =
+        SegmentRestore { key_groups: key_groups(before.snapshot(1, true).unwrap()), ..SegmentRestore::default() };
+    restored_with(words, restore, limits.clone(), cancel).unwrap()
+}
+
+fn entries(segment: &Segment<Recorder>) -> u64 {
+    segment.state_usage().key_groups.iter().map(|group| group.entries).sum()
+}
+
+#[test]
+fn state_is_handed_over_in_pieces_behind_what_the_plugin_keeps() {
+    let mut segment = with_ten_values(&[], &patient(), CancelFlag::default());
+    let mut left = Vec::new();
+    while segment.take_state().unwrap() {
+        left.push((segment.target().count, entries(&segment)));
+    }
+    // In tests a piece is three entries.
+    assert_eq!(left, [(0, 10), (3, 7), (6, 4), (9, 1), (10, 0)]);
+    assert!(!segment.take_state().unwrap(), "a state is handed over once");
+    segment.process_watermark(Timestamp::MAX).unwrap();
+    segment.end_input(0).unwrap();
+    assert_eq!(segment.target().count, 10);
+}
+
+#[test]
+fn an_attack_on_the_handing_over_of_state_names_it() {
+    let mut limits = patient();
+    limits.memory_bytes_max = 512 << 20;
+    limits.state_bytes_max = 8 << 20;
+    for (act, failure, part) in [
+        ("unreachable", GuestFailure::Trap, "unreachable"),
+        ("out-of-bounds", GuestFailure::Trap, "out of bounds memory access"),
+        ("recurse", GuestFailure::StackOverflow, "sandbox.stack.max"),
+        ("panic", GuestFailure::Panic, "the row is bad"),
+        ("fail", GuestFailure::UserError, "cannot parse"),
+        ("failed", GuestFailure::UserError, "without saying why"),
+        ("emit-much", GuestFailure::OutputLimit, "sandbox.emit.bytes-max"),
+        ("emit-many", GuestFailure::OutputLimit, "sandbox.emit.rows-max"),
+        ("emit-large", GuestFailure::OutputLimit, "sandbox.row.bytes-max"),
+        ("no-output", GuestFailure::BadBatch, "there is no output 7"),
+        ("state-over-quota", GuestFailure::StateLimit, "raise state.bytes-max"),
+        ("operator-state-put", GuestFailure::IllegalState, "may not be called in take-state"),
+    ] {
+        let mut segment = with_ten_values(&["take-state", act], &limits, CancelFlag::default());
+        let error = segment.take_state().unwrap_err();
+        assert_eq!((error.failure, error.entry_point), (failure, EntryPoint::TakeState), "{act}: {error}");
+        let node = (act != "failed").then_some(2);
+        assert_eq!((error.node, error.row), (node, None), "{act}: {error}");
+        assert!(error.message.contains(part), "{act}: {error}");
+        assert!(error.to_string().contains("in take-state"), "{act}: {error}");
+        assert_eq!(segment.take_state(), Err(error), "{act}");
+        assert_eq!(segment.memory_bytes(), 0, "the store is gone");
+    }
+}
+
+/// One says that it has more and the other puts back what it was handed: both go on until they are told to end.
+#[test]
+fn a_plugin_that_never_has_taken_all_is_canceled() {
+    for (act, expected) in [("more", 0), ("state-ten", 3 * 99)] {
+        let cancel = CancelFlag::default();
+        let mut segment = with_ten_values(&["take-state", act], &patient(), cancel.clone());
+        for _ in 0..100 {
+            assert!(segment.take_state().unwrap(), "{act}");
+        }
+        assert_eq!(segment.target().count, expected, "{act}");
+        assert!(entries(&segment) <= 10, "{act}");
+        cancel.cancel();
+        let error = segment.take_state().unwrap_err();
+        assert_eq!((error.failure, error.entry_point), (GuestFailure::Canceled, EntryPoint::TakeState), "{error}");
+    }
 }
 
 #[test]

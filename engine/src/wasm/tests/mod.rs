@@ -105,7 +105,7 @@ fn states() -> Vec<StateDescriptor> {
         name: name.into(),
         shape,
         has_time_to_live,
-        taken_at_end: false,
+        taken_at_end: name == "value",
     };
     vec![
         state("value", Some(StateShape::Value), false),

@@ -687,6 +687,88 @@ fn keyed_state_is_written_to_files_and_read_again_in_full_or_by_what_changed() {
     }
 }
 
+/// Deals a split and waits until the operators have its rows in a checkpoint.
+fn checkpoint_behind(coordinator: &mut Coordinator<'_>, split: Vec<u8>) {
+    let source = coordinator.job.deployments[0].attempt;
+    coordinator.cluster.answer_split(source, 1, SplitAssignment::Split(SourceSplit(split)));
+    coordinator.cluster.until_split_request();
+    coordinator.trigger();
+    while coordinator.pending.is_some() {
+        coordinator.step();
+    }
+}
+
+#[test]
+fn state_that_is_taken_at_the_end_is_in_checkpoints_until_then_and_never_after() {
+    let nodes = [source(1, 1, "numbers"), taken(2, 1), sink(3, 1)];
+    let edges = [edge(1, 2, Partitioner::Hash), edge(2, 3, Partitioner::Rebalance)];
+    for settings in [&[][..], &[("execution.checkpointing.incremental", "true")]] {
+        let job = TestJob::new(&nodes, &edges, &[WITH_CHECKPOINTS, settings].concat());
+        let keyed = |of: &Completed| of.tasks[&(job.deployments[1].vertex, 0)].operators[&2].keyed.clone();
+        let taken = |coordinator: &Coordinator<'_>| {
+            let calls = coordinator.cluster.calls.lock().unwrap()[&(2, 0)].clone();
+            let counts = calls.iter().map(|call| if let Call::TakeState(count) = call { *count } else { 0 });
+            counts.sum::<u32>()
+        };
+        let mut coordinator = Coordinator::new(&job, identity(), 1);
+        coordinator.cluster.splits = None;
+        coordinator.start(None);
+        coordinator.cluster.until_split_request();
+        coordinator.cluster.splits = Some(VecDeque::new());
+        checkpoint_behind(&mut coordinator, vec![1, 2, 3]);
+        checkpoint_behind(&mut coordinator, vec![3, 4]);
+        assert_eq!(taken(&coordinator), 0);
+        assert!(coordinator.committed.values().all(Vec::is_empty));
+        let (last, _) = coordinator.cancel();
+
+        // What was there is taken once, with what comes; the checkpoint behind it has nothing.
+        let mut again = Coordinator::new(&job, identity(), 10);
+        again.cluster.splits = None;
+        again.start(last.clone());
+        again.cluster.splits = Some(VecDeque::from([vec![5]]));
+        again.finish();
+        assert_eq!(taken(&again), 5);
+        let mut rows: Vec<_> = again.committed.values().flatten().cloned().collect();
+        rows.sort_unstable();
+        assert_eq!(rows, [1, 2, 3, 4, 5].map(|number| vec![number]));
+        let end = again.last.unwrap();
+        assert!(keyed(last.as_ref().unwrap()).is_some() && end.tasks.values().all(|task| task.is_finished));
+
+        // A subtask that goes on from there, since others of its vertex had not ended, takes nothing again.
+        let mut state = end.tasks[&(job.deployments[1].vertex, 0)].operators[&2].clone();
+        assert_eq!(state.watermark, Some(i64::MAX));
+        state.committables.clear();
+        let mut cluster = Cluster::new(&job, identity());
+        let mut deployment = job.deployments[1].clone();
+        deployment.restore = Some(TaskRestore {
+            checkpoint_id: end.id,
+            location: SnapshotLocation("nowhere".to_owned()),
+            operators: BTreeMap::from([(2, vec![state])]),
+            is_finished: false,
+        });
+        cluster.start(&job, &deployment);
+        let source = &job.deployments[0];
+        let mut finished = source.clone();
+        finished.restore = Some(TaskRestore {
+            checkpoint_id: end.id,
+            location: SnapshotLocation("nowhere".to_owned()),
+            operators: BTreeMap::new(),
+            is_finished: true,
+        });
+        cluster.start(&job, &finished);
+        cluster.start(&job, &job.deployments[2]);
+        cluster.until(|cluster| {
+            let calls = cluster.calls.lock().unwrap();
+            calls.get(&(2, 0)).is_some_and(|calls| calls.contains(&Call::EndInput(0)))
+        });
+        let calls = cluster.calls.lock().unwrap()[&(2, 0)].clone();
+        assert_eq!(calls[..3], [Call::Open, Call::Watermark(Timestamp::MAX), Call::EndInput(0)], "{calls:?}");
+        for deployment in &job.deployments {
+            cluster.cancel(deployment.attempt);
+        }
+    }
+}
+
 #[test]
 fn a_file_that_is_missing_fails_the_task_that_needs_it() {
     let job = timers_job(WITH_CHECKPOINTS);

@@ -132,19 +132,26 @@ fn stream_node(node: &TestNode) -> StreamNode {
         buffer_timeout: None,
         input_types: vec!["bytes".into(); node.inputs],
         output_type: Some("bytes".into()),
-        key_type: matches!(&node.operator, Operator::Guest(kind) if kind == "Map").then(|| "bytes".into()),
+        key_type: matches!(&node.operator, Operator::Guest(kind) if kind != "Counts").then(|| "bytes".into()),
         states: match &node.operator {
-            Operator::Guest(kind) if kind == "Counts" => vec![StateDeclaration {
-                name: COUNTS.to_owned(),
-                kind: StateKind::OperatorList,
-                value_type: "bytes".to_owned(),
-                map_key_type: None,
-                time_to_live: None,
-                taken_at_end: false,
-            }],
+            Operator::Guest(kind) if kind == "Counts" => vec![state(COUNTS, StateKind::OperatorList)],
+            Operator::Guest(kind) if kind == "Taken" => {
+                vec![StateDeclaration { taken_at_end: true, ..state("taken", StateKind::Value) }]
+            }
             _ => Vec::new(),
         },
         generates_watermarks: node.generates_watermarks,
+    }
+}
+
+fn state(name: &str, kind: StateKind) -> StateDeclaration {
+    StateDeclaration {
+        name: name.to_owned(),
+        kind,
+        value_type: "bytes".to_owned(),
+        map_key_type: None,
+        time_to_live: None,
+        taken_at_end: false,
     }
 }
 
@@ -363,6 +370,8 @@ pub enum Call {
     Open,
     /// Number of timers.
     FireTimers(TimeDomain, Timestamp, u32),
+    /// Number of entries.
+    TakeState(u32),
     Watermark(Timestamp),
     Status(WatermarkStatus),
     BeginSplit(u32),
@@ -393,10 +402,18 @@ pub type Calls = Arc<Mutex<BTreeMap<(u32, u32), Vec<Call>>>>;
 /// Name of the operator state in which "counts" keeps what it has counted.
 pub const COUNTS: &str = "counts";
 
+/// An operator that keeps rows in keyed state and emits each once when event time ends.
+pub fn taken(id: u32, parallelism: u32) -> TestNode {
+    TestNode { operator: Operator::Guest("Taken".into()), ..guest(id, parallelism) }
+}
+
 /// An operator that counts equal rows, over both its inputs, and appends the count to each.
 pub fn counts(id: u32, parallelism: u32) -> TestNode {
     TestNode { operator: Operator::Guest("Counts".into()), inputs: 2, ..guest(id, parallelism) }
 }
+
+/// An empty namespace and a value, each behind its length.
+const KEPT: &[u8] = b"\0\0\0\0\x04\0\0\0kept";
 
 /// Operators in Rust that run as a plugin's would.
 #[derive(Clone)]
@@ -416,6 +433,8 @@ struct TestSegment {
     polls: u32,
     rows: i64,
     split: Option<u32>,
+    /// True if rows are kept until they are taken at the end, each once.
+    takes_rows: bool,
     /// How often rows came, of an operator that counts.
     counts: Option<BTreeMap<Vec<u8>, u64>>,
 }
@@ -426,12 +445,12 @@ impl Plugin for TestPlugin {
         let mut state = KeyedState::new(KeyedStateContext {
             operator: request.context.operator.clone(),
             is_keyed: true,
-            states: Vec::new(),
+            states: request.context.states.clone(),
             subtask_index,
             parallelism,
             max_parallelism,
             bytes_max: 1 << 20,
-            value_bytes_max: 0,
+            value_bytes_max: 1 << 10,
             timers_max: 100_000,
             result_bytes_max: 0,
         });
@@ -452,7 +471,8 @@ impl Plugin for TestPlugin {
             polls: 0,
             rows: 0,
             split: None,
-            counts: (!request.context.states.is_empty()).then(|| {
+            takes_rows: request.context.states.iter().any(|state| state.taken_at_end),
+            counts: request.context.states.iter().any(|state| state.shape.is_none()).then(|| {
                 let kept = request.restore.lists.get(&0).into_iter().flatten();
                 let kept = kept.map(|element| element.split_first_chunk::<8>().unwrap());
                 kept.map(|(count, row)| (row.to_vec(), u64::from_le_bytes(*count))).collect()
@@ -476,6 +496,11 @@ impl TestSegment {
             timer.extend_from_slice(&[0; TIMER_BYTES - 8]);
             self.state.register_timers(1, &timer, &|| true).unwrap();
         }
+    }
+
+    fn keep(&mut self, payload: &[u8]) {
+        let entry = [&u32::try_from(payload.len()).unwrap().to_le_bytes(), payload, KEPT].concat();
+        self.state.put_many(0, 1, &entry, Timestamp(0), &|| true).unwrap();
     }
 
     fn error(&self, failure: GuestFailure, node: u32, row: u32, message: &str) -> GuestError {
@@ -550,8 +575,12 @@ impl GuestSegment for TestSegment {
         match batch.kind {
             BatchKind::Rows => {
                 for (index, row) in (0..).zip(Rows::new(&batch.data)) {
-                    self.register_timers(Cause::Row(row.as_ref().unwrap().payload));
-                    self.process_row(node, input, index, row.unwrap().payload)?;
+                    let payload = row.unwrap().payload;
+                    self.register_timers(Cause::Row(payload));
+                    match self.takes_rows {
+                        true => self.keep(payload),
+                        false => self.process_row(node, input, index, payload)?,
+                    }
                 }
             }
             BatchKind::Lines => {
@@ -584,7 +613,17 @@ impl GuestSegment for TestSegment {
     }
 
     fn take_state(&mut self) -> Result<bool, GuestError> {
-        Ok(self.state.take_entries(&mut Vec::new()).unwrap().is_some())
+        let mut entries = Vec::new();
+        let Some((_, count)) = self.state.take_entries(&mut entries).unwrap() else { return Ok(false) };
+        self.note(Call::TakeState(count));
+        // Each emits its key; all else of an entry is as `keep` wrote it.
+        let mut rest = &entries[..];
+        while let Some((length, behind)) = rest.split_first_chunk() {
+            let (key, behind) = behind.split_at(u32::from_le_bytes(*length) as usize);
+            self.emit(self.context.nodes[0], 0, key)?;
+            rest = behind.strip_prefix(KEPT).unwrap();
+        }
+        Ok(true)
     }
 
     fn fire_timers(&mut self, domain: TimeDomain, time: Timestamp) -> Result<bool, GuestError> {
