@@ -46,6 +46,7 @@ fn counts_in_a_savepoint_are_those_of_a_plain_loop() {
     }
     socket.write_all(lines.as_bytes()).expect("the job reads");
 
+    cluster.await_tasks(&job);
     // Until the job has read all of it.
     let savepoints = directory.path().join("savepoints");
     let savepoint = loop {
@@ -94,7 +95,7 @@ fn durations_of_a_checkpoint_are_true_figures() {
     let job = cluster.submit(&["-p", "1"], "word_count", &arguments);
     let (mut socket, _) = listener.accept().expect("the job connects");
     socket.write_all(b"to be\n").expect("the job reads");
-    cluster.await_state(&job, "RUNNING");
+    cluster.await_tasks(&job);
     let taken = run(&["savepoint", "-m", &cluster.url, &job, text(&directory.path().join("savepoints"))]);
     assert!(taken.status.success(), "{}", describe(&taken));
 

@@ -248,6 +248,17 @@ impl Cluster {
         }
     }
 
+    /// Waits until each task of a job is RUNNING.
+    ///
+    /// # Panics
+    /// As [`Cluster::await_answer`].
+    pub fn await_tasks(&self, job: &str) {
+        self.await_answer(&format!("/jobs/{job}"), |answer| {
+            let vertices = answer["vertices"].as_array().expect("a job has vertices");
+            vertices.iter().all(|vertex| vertex["tasks"]["RUNNING"] == vertex["parallelism"])
+        });
+    }
+
     /// Waits for a state of a job.
     pub fn await_state(&self, job: &str, state: &str) -> Value {
         self.await_answer(&format!("/jobs/{job}"), |answer| answer["state"] == state)
