@@ -514,13 +514,17 @@ fn kill_at_failpoints(
         }
         let workload = &workloads[(index + usize::try_from(round).unwrap_or(0)) % workloads.len()];
         let is_write = ["sink.file.write", "storage.write"].contains(name);
-        let faults: Vec<_> = (0..3)
-            .map(|_| {
+        // Places that only a process meets which goes on from a checkpoint.
+        let is_recovery = name.starts_with("restore.") || name.starts_with("sink.recover");
+        let first = is_recovery.then(|| Fault::Failpoint("task.notified=kill@1".to_owned()));
+        let faults: Vec<_> = first
+            .into_iter()
+            .chain((0..3).map(|_| {
                 let action = if is_write && random.random_bool(0.5) { "torn" } else { "kill" };
                 // Mostly early: some places are reached once in a job.
                 let time = if random.random_bool(0.6) { 1 } else { random.random_range(1..12) };
                 Fault::Failpoint(format!("{name}={action}@{time}"))
-            })
+            }))
             .collect();
         let mut job = Job::new(workload, root, random);
         let end = job.run_to_the_end(&faults, tally);

@@ -418,8 +418,10 @@ fn timers_are_fired_in_pieces_and_may_fail_or_be_canceled() {
 fn with_ten_values(words: &[&str], limits: &SandboxLimits, cancel: CancelFlag) -> Segment<Recorder> {
     let mut before = attack("state-ten", &patient());
     before.process_batch(0, &batch(1)).unwrap();
-    let restore =
-        SegmentRestore { key_groups: key_groups(before.snapshot(1, true).unwrap()), ..SegmentRestore::default() };
+    let restore = SegmentRestore {
+        key_groups: one_by_one(key_groups(before.snapshot(1, true).unwrap())),
+        ..SegmentRestore::default()
+    };
     restored_with(words, restore, limits.clone(), cancel).unwrap()
 }
 
