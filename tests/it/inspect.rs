@@ -10,7 +10,7 @@ const WORDS: [&str; 4] = ["to", "be", "or, not", "élan"];
 
 /// Counts in a savepoint, by word.
 fn counts(savepoint: &str) -> BTreeMap<String, u64> {
-    let shown = run(&["savepoint", "inspect", "--output", "json", "--state", "Keyed Count/value", savepoint]);
+    let shown = run(&["savepoint", "inspect", "--output", "json", "--state", "counts/value", savepoint]);
     assert!(shown.status.success(), "{}", describe(&shown));
     let lines = String::from_utf8(shown.stdout).expect("text");
     let entry = |line: &str| {
@@ -59,15 +59,15 @@ fn counts_in_a_savepoint_are_those_of_a_plain_loop() {
     };
     assert_eq!(counts(&savepoint), expected);
 
-    let table = run(&["savepoint", "inspect", "--state", "Keyed Count/value", &savepoint]);
+    let table = run(&["savepoint", "inspect", "--state", "counts/value", &savepoint]);
     let table = String::from_utf8(table.stdout).expect("text");
     assert!(
         table.starts_with("key,window,value\n") && table.contains(&format!("\nto,,{}\n", expected["to"])),
         "{table}"
     );
-    let wrong = run(&["savepoint", "inspect", "--state", "Keyed Count/sum", &savepoint]);
-    check_failure(&wrong, 2, &["there is no state \"Keyed Count/sum\"", "Keyed Count/value"]);
-    let timers = run(&["savepoint", "inspect", "--timers", "Keyed Count", &savepoint]);
+    let wrong = run(&["savepoint", "inspect", "--state", "counts/sum", &savepoint]);
+    check_failure(&wrong, 2, &["there is no state \"counts/sum\"", "counts/value"]);
+    let timers = run(&["savepoint", "inspect", "--timers", "counts", &savepoint]);
     assert_eq!(String::from_utf8_lossy(&timers.stdout), "key,window,domain,timestamp\n");
     drop(socket);
     cluster.await_state(&job, "FINISHED");

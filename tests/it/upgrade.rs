@@ -120,6 +120,30 @@ fn versions_with_other_arguments_are_compared() {
 }
 
 #[test]
+fn operators_that_move_lose_what_their_source_and_sink_keep() {
+    let compared = |old: &str, new: &str, flags: &[&str]| {
+        let (old, new) = (plugin(old), plugin(new));
+        let program = [text(&new), "--input", "in", "--output", "out"];
+        run(&[&["check", "--upgrade-from", text(&old)], flags, &program].concat())
+    };
+    // One has uids, the other has not.
+    for (old, new) in [("running_counts", "word_count"), ("word_count", "running_counts")] {
+        let told = compared(old, new, &[]);
+        assert_eq!(told.status.code(), Some(1), "{}", describe(&told));
+        let text = String::from_utf8_lossy(&told.stdout);
+        let (_, lost) = text.split_once("Is lost:\n").expect("something is lost");
+        let (lost, _) = lost.split_once("\n\n").expect("and something is new");
+        for kept in ["its positions in the input", "its state", "its rows that are not visible yet"] {
+            assert!(lost.contains(&format!("{kept} would be lost")), "{text}");
+        }
+        assert_eq!(lost.lines().count(), 3, "{text}");
+        assert!(compared(old, new, &["--allow-non-restored-state"]).status.success());
+        let same = compared(old, old, &[]);
+        assert!(same.status.success() && !describe(&same).contains("Is lost"), "{}", describe(&same));
+    }
+}
+
+#[test]
 fn a_version_whose_state_has_one_more_field_takes_over() {
     let scene = Scene::new();
     let done = scene.upgrade(&[], "wide");
@@ -146,19 +170,47 @@ fn a_version_that_does_not_fit_leaves_the_job_alone() {
     let scene = Scene::new();
     for (version, flags, expected) in [
         ("other-key", &[][..], "its key was i64 and is string"),
-        ("no-window", &[], "the new program has no such operator"),
+        ("no-window", &[], "the new program has no such operator, and its state would be lost"),
+        ("new-ids", &[], "(uid events): the new program has no such operator, and its positions in the input would be lost"),
+        ("new-ids", &["--dry-run"], "(uid rows): the new program has no such operator, and its rows that are not visible"),
         ("other-key", &["--allow-non-restored-state"], "its key was i64 and is string"),
     ] {
         let refused = scene.upgrade(flags, version);
         assert_eq!(refused.status.code(), Some(1), "{}", describe(&refused));
         let told = String::from_utf8_lossy(&refused.stdout);
         assert!(told.contains(expected), "{}", describe(&refused));
+        check_failure(&refused, 1, &["was not touched"]);
     }
+    let allowed = scene.upgrade(&["--dry-run", "--allow-non-restored-state"], "new-ids");
+    assert!(allowed.status.success(), "{}", describe(&allowed));
     let shown = scene.upgrade(&["--dry-run"], "2");
     assert!(shown.status.success(), "{}", describe(&shown));
     let answer = scene.cluster.get(&format!("/jobs/{}", scene.job));
     assert!(answer["state"] == "RUNNING" || answer["state"] == "FINISHED", "{answer}");
     assert_eq!(scene.cluster.get("/jobs")["jobs"].as_array().map(Vec::len), Some(1), "another job was started");
+}
+
+#[test]
+fn an_upgrade_without_a_directory_for_its_savepoint_leaves_the_job_alone() {
+    let scene = Scene::new();
+    let new = scene.path("new.wasm");
+    fs::copy(plugin("test_upgrade"), &new).expect("writable");
+    let elsewhere = tempfile::tempdir().expect("a temporary directory");
+    for (flags, expected) in [
+        (&[][..], "there is no directory for the savepoint: give one with --savepoint DIR"),
+        (&["--savepoint", text(elsewhere.path())], "may not be written to"),
+    ] {
+        // With the arguments of the job.
+        let refused = run(&[&["upgrade", "-m", &scene.cluster.url], flags, &[&scene.job, text(&new)]].concat());
+        let told = check_failure(&refused, 2, &[expected, "was not touched"]);
+        assert!(!told.contains("about to be stopped"), "{told}");
+    }
+    assert_eq!(scene.cluster.get("/jobs")["jobs"].as_array().map(Vec::len), Some(1), "another job was started");
+    let names = fs::read_dir(scene.directory.path()).expect("readable").map(|entry| entry.expect("readable").file_name());
+    let kept: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("test_upgrade-")).collect();
+    assert!(kept.is_empty(), "{kept:?}");
+    scene.cluster.await_state(&scene.job, "FINISHED");
+    scene.check();
 }
 
 /// Interrupts a process, as Ctrl-C does.

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     base::ids::OperatorId,
+    connector::{Role, keeps_output},
     graph::{
         job_graph::{ChainedOperator, JobGraph},
         stream_graph::{Operator, StateDeclaration, StateKind},
@@ -32,14 +33,45 @@ pub struct OperatorSchema {
     pub key_type: Option<String>,
     /// Its states.
     pub states: Vec<StateDeclaration>,
-    /// Connector of a native source, whose positions are state.
-    pub source: Option<String>,
+    /// The native source or sink that it is.
+    pub connector: Option<ConnectorSchema>,
     /// Number of subtasks; 0 in a checkpoint, where it decides nothing.
     pub parallelism: u32,
     /// Number of key groups.
     pub max_parallelism: u32,
     /// True if that must not change.
     pub max_parallelism_configured: bool,
+}
+
+/// A native source, whose positions are state, or sink, whose rows may be.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConnectorSchema {
+    /// Which of both.
+    pub role: Role,
+    /// Name of the connector; none: that of an operator of a checkpoint, which does not say it.
+    pub name: Option<String>,
+}
+
+impl ConnectorSchema {
+    fn has_state(&self) -> bool {
+        self.role == Role::Source || self.name.as_deref().is_none_or(keeps_output)
+    }
+
+    /// What is kept of it.
+    fn kept(&self) -> &'static str {
+        match self.role {
+            Role::Source => "its positions in the input",
+            Role::Sink => "its rows that are not visible yet",
+        }
+    }
+
+    fn shown(&self) -> String {
+        let role = match self.role {
+            Role::Source => "source",
+            Role::Sink => "sink",
+        };
+        self.name.as_ref().map_or_else(|| format!("another {role}"), |name| format!("a {role} \"{name}\""))
+    }
 }
 
 /// The operators of a program or of a checkpoint.
@@ -61,9 +93,14 @@ impl From<&JobGraph> for ProgramSchema {
                     uid: node.uid.clone(),
                     key_type: node.key_type.clone(),
                     states: node.states.clone(),
-                    source: match &node.operator {
-                        Operator::Source(connector) => Some(connector.name.clone()),
-                        Operator::Sink(_) | Operator::Guest(_) | Operator::GuestSource(_) => None,
+                    connector: match &node.operator {
+                        Operator::Source(spec) => {
+                            Some(ConnectorSchema { role: Role::Source, name: Some(spec.name.clone()) })
+                        }
+                        Operator::Sink(spec) => {
+                            Some(ConnectorSchema { role: Role::Sink, name: Some(spec.name.clone()) })
+                        }
+                        Operator::Guest(_) | Operator::GuestSource(_) => None,
                     },
                     parallelism: vertex.parallelism,
                     max_parallelism: vertex.max_parallelism,
@@ -96,6 +133,14 @@ fn of_state(state: &OperatorState) -> OperatorSchema {
         }
         subtask.lists.iter().for_each(|list| add(&list.declaration));
     }
+    let mut subtasks = state.subtasks.values();
+    let role = if state.coordinator.is_some() || subtasks.clone().any(|subtask| !subtask.splits.is_empty()) {
+        Some(Role::Source)
+    } else if subtasks.any(|subtask| !subtask.committables.is_empty()) {
+        Some(Role::Sink)
+    } else {
+        None
+    };
     OperatorSchema {
         operator_id: state.operator_id,
         user_defined_id: None,
@@ -103,8 +148,7 @@ fn of_state(state: &OperatorState) -> OperatorSchema {
         uid: state.uid.clone(),
         key_type,
         states,
-        // Its connector is not in the checkpoint: restoring finds out.
-        source: None,
+        connector: role.map(|role| ConnectorSchema { role, name: None }),
         parallelism: 0,
         max_parallelism: state.max_parallelism,
         max_parallelism_configured: false,
@@ -113,7 +157,27 @@ fn of_state(state: &OperatorState) -> OperatorSchema {
 
 impl OperatorSchema {
     fn has_state(&self) -> bool {
-        !self.states.is_empty() || self.key_type.is_some() || self.source.is_some()
+        !self.states.is_empty() || self.key_type.is_some() || self.connector_with_state().is_some()
+    }
+
+    fn connector_with_state(&self) -> Option<&ConnectorSchema> {
+        self.connector.as_ref().filter(|connector| connector.has_state())
+    }
+
+    /// What is lost if no operator takes its place, and how to keep it.
+    fn gone(&self) -> String {
+        let kept = self.connector_with_state().map_or("its state", ConnectorSchema::kept);
+        let same_id = match &self.uid {
+            Some(uid) => format!("uid(\"{uid}\")"),
+            None => format!(
+                "uid_hash(\"{}\"), as this one had no uid, so that its id changes with its place in the graph",
+                self.operator_id
+            ),
+        };
+        format!(
+            "the new program has no such operator, and {kept} would be lost: give the one that takes its place \
+             {same_id}; or drop it with --allow-non-restored-state"
+        )
     }
 
     /// As messages name it.
@@ -184,16 +248,7 @@ impl Compatibility {
             let successor = matched.get(&old_operator.operator_id);
             match new.operators.iter().find(|operator| Some(&operator.operator_id) == successor) {
                 Some(operator) => comparison.compare(old_operator, operator),
-                None => comparison.add(
-                    old_operator,
-                    None,
-                    Fate::Lost {
-                        help: "the new program has no such operator: give the one that takes its place the same uid \
-                               (if the old one had none, its id as uid_hash), or drop its state with \
-                               --allow-non-restored-state"
-                            .to_owned(),
-                    },
-                ),
+                None => comparison.add(old_operator, None, Fate::Lost { help: old_operator.gone() }),
             }
         }
         let is_new = |operator: &&OperatorSchema| !matched.values().any(|id| *id == operator.operator_id);
@@ -234,15 +289,10 @@ impl Compatibility {
             }
             _ => {}
         }
-        if let (Some(old_source), Some(source)) = (&old.source, &new.source) {
-            let fate = if old_source == source {
-                Fate::CarriedOver { changes: Vec::new() }
-            } else {
-                refused(format!(
-                    "its positions are those of a source \"{old_source}\", and it is a \"{source}\": use another uid"
-                ))
-            };
-            self.add(new, None, fate);
+        if let Some(connector) = old.connector_with_state() {
+            self.add(new, None, compare_connectors(connector, new.connector.as_ref()));
+        } else if new.connector_with_state().is_some() {
+            self.add(new, None, Fate::New);
         }
         for old_state in &old.states {
             let fate = match new.states.iter().find(|state| state.name == old_state.name) {
@@ -268,6 +318,26 @@ impl Compatibility {
             Fate::Lost { .. } => entry.state.is_none() && !allow_non_restored_state,
             Fate::CarriedOver { .. } | Fate::New => false,
         })
+    }
+}
+
+/// What becomes of positions or output.
+fn compare_connectors(old: &ConnectorSchema, new: Option<&ConnectorSchema>) -> Fate {
+    let kept = old.kept();
+    match new.filter(|new| new.role == old.role) {
+        None => Fate::Lost {
+            help: format!(
+                "it was {} and is none any more, and {kept} would be lost: use another uid, and give this one to what \
+                 takes its place; or drop it with --allow-non-restored-state",
+                old.shown()
+            ),
+        },
+        Some(new) if new.has_state() && (old.name.is_none() || old.name == new.name) => {
+            Fate::CarriedOver { changes: Vec::new() }
+        }
+        Some(new) => Fate::Refused {
+            problem: format!("{kept} are those of {}, and it is {}: use another uid", old.shown(), new.shown()),
+        },
     }
 }
 
@@ -358,11 +428,20 @@ mod tests {
             uid: Some(name.to_lowercase()),
             key_type: Some("string".to_owned()),
             states: states.iter().map(|(name, value_type)| state(name, value_type)).collect(),
-            source: None,
+            connector: None,
             parallelism: 2,
             max_parallelism: 128,
             max_parallelism_configured: false,
         }
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "it is a field")]
+    fn connector(role: Role, name: &str) -> Option<ConnectorSchema> {
+        Some(ConnectorSchema { role, name: Some(name.to_owned()) })
+    }
+
+    fn native(id: u8, role: Role, name: &str) -> OperatorSchema {
+        OperatorSchema { uid: None, key_type: None, connector: connector(role, name), ..operator(id, "Native", &[]) }
     }
 
     fn compared(old: Vec<OperatorSchema>, new: Vec<OperatorSchema>) -> Compatibility {
@@ -388,8 +467,8 @@ mod tests {
              read as value of u32: give it another name, or keep the type\n\n\
              Is lost:\n  \
              \"Count\" (uid count), state \"seen\": the operator does not declare it any more\n  \
-             \"Gone\" (uid gone): the new program has no such operator: give the one that takes its place the same uid \
-             (if the old one had none, its id as uid_hash), or drop its state with --allow-non-restored-state\n\n\
+             \"Gone\" (uid gone): the new program has no such operator, and its state would be lost: give the one that \
+             takes its place uid(\"gone\"); or drop it with --allow-non-restored-state\n\n\
              Carries over:\n  \
              \"Count\" (uid count), state \"last\": its values become option<string>, they were string\n\n\
              Begins empty:\n  \
@@ -417,7 +496,7 @@ mod tests {
     #[test]
     fn keys_kinds_and_sources_must_stay() {
         let fails = |change: &dyn Fn(&mut OperatorSchema), expected: &str| {
-            let old = OperatorSchema { source: Some("file".to_owned()), ..operator(1, "A", &[("x", "u8")]) };
+            let old = OperatorSchema { connector: connector(Role::Source, "file"), ..operator(1, "A", &[("x", "u8")]) };
             let mut new = old.clone();
             change(&mut new);
             let comparison = compared(vec![old], vec![new]);
@@ -431,7 +510,10 @@ mod tests {
             "it was written as value of u8, and would be read as list of u8",
         );
         fails(&|new| new.states[0].time_to_live = Some(5), "a time-to-live can be neither added nor removed");
-        fails(&|new| new.source = Some("nexmark".to_owned()), "its positions are those of a source \"file\"");
+        fails(
+            &|new| new.connector = connector(Role::Source, "nexmark"),
+            "its positions in the input are those of a source \"file\", and it is a source \"nexmark\": use another uid",
+        );
         fails(
             &|new| new.parallelism = 200,
             "its parallelism of 200 is above the 128 key groups of its state: lower it",
@@ -440,6 +522,46 @@ mod tests {
             &|new| (new.max_parallelism, new.max_parallelism_configured) = (64, true),
             "its max parallelism was 128 and is set to 64: key groups cannot be dealt anew, set it to 128",
         );
+    }
+
+    #[test]
+    fn positions_and_rows_that_are_not_visible_yet_can_be_lost() {
+        for (role, name, kept) in [
+            (Role::Source, "socket", "its positions in the input"),
+            (Role::Sink, "file", "its rows that are not visible yet"),
+        ] {
+            let comparison = compared(vec![native(1, role, name)], vec![native(2, role, name)]);
+            assert!(comparison.is_refused(false) && !comparison.is_refused(true));
+            assert_eq!(
+                comparison.to_string(),
+                format!(
+                    "Is lost:\n  \"Native\" ({old}): the new program has no such operator, and {kept} would be lost: give \
+                     the one that takes its place uid_hash(\"{old}\"), as this one had no uid, so that its id changes \
+                     with its place in the graph; or drop it with --allow-non-restored-state\n\n\
+                     Begins empty:\n  \"Native\" ({new})\n",
+                    old = OperatorId::from_bytes([1; 16]),
+                    new = OperatorId::from_bytes([2; 16]),
+                )
+            );
+            let stays = compared(vec![native(1, role, name)], vec![native(1, role, name)]);
+            assert!(!stays.is_refused(false) && stays.to_string().starts_with("Carries over:\n  \"Native\""));
+            let no_connector = OperatorSchema { connector: None, ..native(1, role, name) };
+            let comparison = compared(vec![native(1, role, name)], vec![no_connector]);
+            assert!(comparison.is_refused(false) && !comparison.is_refused(true), "{comparison}");
+        }
+    }
+
+    #[test]
+    fn sinks_that_keep_no_rows_have_nothing_to_lose() {
+        for name in ["print", "socket", "discard"] {
+            let sink = native(1, Role::Sink, name);
+            assert!(!compared(vec![sink.clone()], Vec::new()).is_refused(false), "{name}");
+            // Rows of a file sink are of no use to them, by their names and by what a checkpoint says.
+            for old in [connector(Role::Sink, "file"), Some(ConnectorSchema { role: Role::Sink, name: None })] {
+                let old = OperatorSchema { connector: old, ..sink.clone() };
+                assert!(compared(vec![old], vec![sink.clone()]).is_refused(true), "{name}");
+            }
+        }
     }
 
     #[test]

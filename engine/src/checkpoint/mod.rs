@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 pub use self::{
     assignment::{AssignmentError, JobRestore, assign_state},
-    compatibility::{Compatibility, Fate, OperatorSchema, ProgramSchema, StateFate},
+    compatibility::{Compatibility, ConnectorSchema, Fate, OperatorSchema, ProgramSchema, StateFate},
     evolution::{Evolution, StateConversion, conversions, convert_section, evolution},
     export::{Column, ExportError, ExportedEntry, Namespace, StateExport},
     shared_state_registry::SharedStateRegistry,

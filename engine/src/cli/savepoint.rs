@@ -22,7 +22,7 @@ use crate::{
     after_help = "Without a directory the savepoint is written below execution.checkpointing.savepoint-dir.\n\n\
         Examples:\n  engine savepoint 1f0c /data/savepoints\n  \
         engine savepoint inspect /data/savepoints/savepoint-1f0c6b-0123456789ab\n  \
-        engine savepoint inspect --state counts/count /data/savepoints/savepoint-1f0c6b-0123456789ab\n  \
+        engine savepoint inspect --state counts/value /data/savepoints/savepoint-1f0c6b-0123456789ab\n  \
         engine savepoint dispose /data/savepoints/savepoint-1f0c6b-0123456789ab"
 )]
 pub(crate) struct SavepointOptions {
@@ -46,7 +46,7 @@ enum SavepointAction {
         particular order. No more than one key group is kept in memory.\n\n\
         Examples:\n  \
         engine savepoint inspect savepoints/savepoint-1f0c6b-0123456789ab\n  \
-        engine savepoint inspect --state counts/count --output json checkpoints/1f0c6b/chk-17 | sort"
+        engine savepoint inspect --state counts/value --output json checkpoints/1f0c6b/chk-17 | sort"
     )]
     Inspect {
         /// Prints the entries of a state: the operator's uid, id or name, a slash, and the state's name.

@@ -187,7 +187,8 @@ impl Takeover {
         *interruption.state() = is_stopping;
         let body = json!({ "targetDirectory": self.directory, "drain": false });
         let path = format!("/jobs/{job}/stop");
-        let taken = self.rest.operate(&path, &body, |id| format!("/jobs/{job}/savepoints/{id}"))?;
+        let taken = self.rest.operate(&path, &body, |id| format!("/jobs/{job}/savepoints/{id}"));
+        let taken = taken.map_err(|error| self.not_stopped(error))?;
         let Some(savepoint) = taken["location"].as_str().map(str::to_owned) else {
             return Err(CliError::failed(anyhow::anyhow!(
                 "job {job} was stopped, but the JobManager names no savepoint"
@@ -210,6 +211,16 @@ impl Takeover {
             }
         };
         self.go_back(successor, savepoint, failure, command, interruption)
+    }
+
+    /// Why the job could not be stopped, and that it runs as before, if it does.
+    fn not_stopped(&self, error: RestClientError) -> CliError {
+        let is_running = self.rest.snapshot(self.job).is_ok_and(|job| job.status == JobStatus::Running);
+        if is_running {
+            CliError::failed(anyhow::anyhow!("{}; job {} goes on as before", in_a_line(error), self.job))
+        } else {
+            error.into()
+        }
     }
 
     fn start_and_watch(
@@ -270,6 +281,41 @@ impl Takeover {
             ))
         })?;
         Ok(Outcome { job: back, savepoint, failure: Some(failure), command })
+    }
+}
+
+/// Whether there is a directory for the savepoint that the JobManager lets clients write to. Touches nothing.
+///
+/// # Errors
+/// Returns an error that says that there is none, or why it may not be used.
+pub(super) fn check_savepoint_directory(
+    rest: &RestClient,
+    job: JobId,
+    old: &JobGraph,
+    directory: Option<&str>,
+) -> Result<(), CliError> {
+    let refused = |problem: String| Err(CliError::usage(anyhow::anyhow!("{problem}; job {job} was not touched")));
+    let Some(directory) = directory else {
+        let settings = rest.get("/jobmanager/config")?;
+        let is_set = |setting: &Value| {
+            setting["key"] == options::SAVEPOINT_DIR.key && setting["value"] != options::SAVEPOINT_DIR.default
+        };
+        let of_cluster = settings.as_array().is_some_and(|settings| settings.iter().any(is_set));
+        return if of_cluster || old.configuration.get(&options::SAVEPOINT_DIR).is_some() {
+            Ok(())
+        } else {
+            refused(format!(
+                "there is no directory for the savepoint: give one with --savepoint DIR, or start the cluster with -D {}=DIR",
+                options::SAVEPOINT_DIR.key
+            ))
+        };
+    };
+    // The JobManager looks at the directory before it looks for the job: it refuses either that or a job that is not there.
+    let path = format!("/jobs/{}/savepoints", JobId::random());
+    match rest.post(&path, &json!({ "target-directory": directory })) {
+        Err(RestClientError::Refused { status: 404, .. }) | Ok(_) => Ok(()),
+        Err(error @ RestClientError::Refused { .. }) => refused(in_a_line(error)),
+        Err(error) => Err(error.into()),
     }
 }
 

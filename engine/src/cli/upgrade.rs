@@ -90,6 +90,8 @@ pub(crate) fn run(upgrade: &UpgradeOptions, global: &GlobalOptions) -> Outcome {
         }
         return Ok(());
     }
+    let directory = upgrade.directory.as_deref().map(savepoint::as_text).transpose()?;
+    takeover::check_savepoint_directory(&rest, job, &old.graph, directory.as_deref())?;
     let kept = upgrade.keep_old_plugin(&old)?;
     let takeover = Takeover {
         rest,
@@ -97,7 +99,7 @@ pub(crate) fn run(upgrade: &UpgradeOptions, global: &GlobalOptions) -> Outcome {
         old,
         new,
         kept: kept.clone(),
-        directory: upgrade.directory.as_deref().map(savepoint::as_text).transpose()?,
+        directory,
         allow_non_restored_state: upgrade.allow_non_restored_state,
     };
     let takeover::Outcome { job: successor, savepoint, failure, command } =

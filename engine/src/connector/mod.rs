@@ -162,6 +162,11 @@ enum SinkConnector {
 
 const SINKS: [&str; 4] = ["file", "print", "socket", "discard"];
 
+/// True for sinks that commit in two phases: what they have ready is kept in checkpoints until it is visible.
+pub fn keeps_output(sink: &str) -> bool {
+    sink == "file"
+}
+
 impl SinkConnector {
     fn parse(spec: &ConnectorSpec) -> Result<Self, ConnectorError> {
         match spec.name.as_str() {

@@ -9,6 +9,7 @@
 //! | `trap` | the operator that reads the events traps at once |
 //! | `other-key` | the second window has another key: it cannot go on from the state of `1` |
 //! | `no-window` | the first window is gone, and its state would be lost |
+//! | `new-ids` | the source and the sink have no uid, and so are other operators |
 
 use std::time::Duration;
 
@@ -118,7 +119,7 @@ fn see_wide(bid: Bid, seen: &mut Option<wide::Seen>) -> Bid {
 
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
-    let version = args.one_of("version", &["1", "2", "wide", "narrow", "trap", "other-key", "no-window"])?.to_owned();
+    let version = args.one_of("version", &["1", "2", "wide", "narrow", "trap", "other-key", "no-window", "new-ids"])?.to_owned();
     let source = FileSource::json_lines::<Event>(args.require("input")?);
     let source = match args.get::<u64>("rate")? {
         Some(rate) => source.rate(rate),
@@ -126,9 +127,9 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     };
     let strategy = WatermarkStrategy::<Bid>::for_monotonous_timestamps();
     let traps = version == "trap";
-    let bids = env
-        .from_source(source)
-        .uid("events")
+    let has_uids = version != "new-ids";
+    let events = env.from_source(source);
+    let bids = if has_uids { events.uid("events") } else { events }
         .flat_map(move |event, out: &mut Collector<Bid>| {
             assert!(!traps, "this version is broken");
             if let Event::Bid(bid) = event {
@@ -169,13 +170,15 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
                 most.into_iter().for_each(|it| out.collect(it))
             })
     };
-    greatest
+    let rows = greatest
         .uid("greatest")
         .flat_map(move |count, out: &mut Collector<str>| match version.as_str() {
             "2" => out.csv((count.window_end, count.auction, count.bids, "hot")),
             _ => out.csv((count.window_end, count.auction, count.bids)),
         })
-        .sink_to(FileSink::text_lines(args.require("output")?))
-        .uid("rows");
+        .sink_to(FileSink::text_lines(args.require("output")?));
+    if has_uids {
+        rows.uid("rows");
+    }
     Ok(())
 }

@@ -1,4 +1,6 @@
 //! Counts words of text: how often does each occur?
+//!
+//! The source, the counting operator and the file sink have state, and so each has a uid, under which it is found again.
 
 use engine_sdk::prelude::*;
 
@@ -17,9 +19,10 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     let counts = match args.flag("updates") {
         true => by_word.count(),
         false => by_word.window(GlobalWindows::end_of_stream()).count(),
-    };
+    }
+    .uid("counts");
     match args.get::<String>("output")? {
-        Some(directory) => counts.sink_to(FileSink::csv(directory)),
+        Some(directory) => counts.sink_to(FileSink::csv(directory)).uid("rows"),
         None => counts.sink_to(PrintSink::csv()),
     };
     env.set_job_name("Word count");
@@ -29,9 +32,9 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
 /// The one input that was named.
 fn lines(env: &StreamExecutionEnvironment, args: &Args) -> Result<DataStream<str>> {
     match (args.get::<String>("input")?, args.get::<String>("socket")?, args.flag("stdin")) {
-        (Some(path), None, false) => Ok(env.from_source(FileSource::text_lines(path))),
-        (None, Some(address), false) => Ok(env.from_source(SocketSource::text_lines(address))),
-        (None, None, true) => Ok(env.from_source(StdinSource::text_lines())),
+        (Some(path), None, false) => Ok(env.from_source(FileSource::text_lines(path)).uid("lines")),
+        (None, Some(address), false) => Ok(env.from_source(SocketSource::text_lines(address)).uid("lines")),
+        (None, None, true) => Ok(env.from_source(StdinSource::text_lines()).uid("lines")),
         _ => engine_sdk::bail!("give one of --input PATH, --socket HOST:PORT and --stdin"),
     }
 }
