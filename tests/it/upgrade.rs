@@ -171,15 +171,23 @@ fn a_version_that_does_not_fit_leaves_the_job_alone() {
     for (version, flags, expected) in [
         ("other-key", &[][..], "its key was i64 and is string"),
         ("no-window", &[], "the new program has no such operator, and its state would be lost"),
-        ("new-ids", &[], "(uid events): the new program has no such operator, and its positions in the input would be lost"),
-        ("new-ids", &["--dry-run"], "(uid rows): the new program has no such operator, and its rows that are not visible"),
+        (
+            "new-ids",
+            &[],
+            "(uid events): the new program has no such operator, and its positions in the input would be lost",
+        ),
+        (
+            "new-ids",
+            &["--dry-run"],
+            "(uid rows): the new program has no such operator, and its rows that are not visible",
+        ),
         ("other-key", &["--allow-non-restored-state"], "its key was i64 and is string"),
     ] {
         let refused = scene.upgrade(flags, version);
         assert_eq!(refused.status.code(), Some(1), "{}", describe(&refused));
         let told = String::from_utf8_lossy(&refused.stdout);
         assert!(told.contains(expected), "{}", describe(&refused));
-        check_failure(&refused, 1, &["was not touched"]);
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("was not touched"), "{}", describe(&refused));
     }
     let allowed = scene.upgrade(&["--dry-run", "--allow-non-restored-state"], "new-ids");
     assert!(allowed.status.success(), "{}", describe(&allowed));
@@ -206,7 +214,8 @@ fn an_upgrade_without_a_directory_for_its_savepoint_leaves_the_job_alone() {
         assert!(!told.contains("about to be stopped"), "{told}");
     }
     assert_eq!(scene.cluster.get("/jobs")["jobs"].as_array().map(Vec::len), Some(1), "another job was started");
-    let names = fs::read_dir(scene.directory.path()).expect("readable").map(|entry| entry.expect("readable").file_name());
+    let names =
+        fs::read_dir(scene.directory.path()).expect("readable").map(|entry| entry.expect("readable").file_name());
     let kept: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("test_upgrade-")).collect();
     assert!(kept.is_empty(), "{kept:?}");
     scene.cluster.await_state(&scene.job, "FINISHED");

@@ -44,7 +44,7 @@ const DIGEST_DIGITS: usize = 12;
         Without program arguments, those of the running job are used. The name of the job stays, unless --name or the \
         new program sets one.\n\n\
         Examples:\n  \
-        engine upgrade 1f0c words-2.wasm\n  \
+        engine upgrade --savepoint /data/savepoints 1f0c words-2.wasm\n  \
         engine upgrade --savepoint /data/savepoints 1f0c words-2.wasm --input 'logs/*.log' --output counts\n  \
         engine upgrade --dry-run 1f0c words-2.wasm"
 )]

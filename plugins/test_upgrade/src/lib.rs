@@ -119,7 +119,8 @@ fn see_wide(bid: Bid, seen: &mut Option<wide::Seen>) -> Bid {
 
 #[engine_sdk::job]
 fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
-    let version = args.one_of("version", &["1", "2", "wide", "narrow", "trap", "other-key", "no-window", "new-ids"])?.to_owned();
+    let version =
+        args.one_of("version", &["1", "2", "wide", "narrow", "trap", "other-key", "no-window", "new-ids"])?.to_owned();
     let source = FileSource::json_lines::<Event>(args.require("input")?);
     let source = match args.get::<u64>("rate")? {
         Some(rate) => source.rate(rate),
