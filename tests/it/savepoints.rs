@@ -171,6 +171,20 @@ fn a_savepoint_that_is_not_whole_or_does_not_fit_is_refused_and_the_whole_one_go
     case("whole");
     refused("whole", &[], "narrow", &["the job cannot start from", "bids:u32", "bids:u16"]);
     refused("whole", &[], "no-window", &["the job cannot start from", "--allow-non-restored-state"]);
+    // What its source and its sink keep is seen by a comparison too.
+    let compared = |version| {
+        let program = program(version, "1000000");
+        let program: Vec<_> = program.iter().map(String::as_str).collect();
+        run(&[&["check", "--savepoint", text(&whole), text(&plugin("test_upgrade"))], &program[..]].concat())
+    };
+    assert!(compared("1").status.success());
+    let moved = compared("new-ids");
+    assert_eq!(moved.status.code(), Some(1), "{}", describe(&moved));
+    let told = String::from_utf8_lossy(&moved.stdout).into_owned();
+    assert!(
+        told.contains("(uid events): the new program has no such operator, and its positions in the input"),
+        "{told}"
+    );
     // More subtasks than it has key groups.
     refused("whole", &["-p", "129"], "1", &["the job cannot start from", "128", "129"]);
     // Of another job.
