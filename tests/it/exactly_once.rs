@@ -16,6 +16,7 @@ use nexmark::event::Event;
 pub const JOB: &str = "0123456789abcdef0123456789abcdef";
 /// At this rate, in events a second, a job runs long enough to be disturbed.
 const RATE: &str = "30000";
+const SLOW_RATE: &str = "6000";
 const EVENTS: u64 = 60_000;
 pub const RESTARTS: [&str; 6] = [
     "-D",
@@ -47,8 +48,17 @@ impl Scene {
 
     /// Arguments of the plugin.
     pub fn query(&self, query: &str) -> Vec<String> {
+        self.query_at(query, RATE)
+    }
+
+    /// As [`Scene::query`], so slow that it runs for seconds while others do something to it.
+    pub fn slow_query(&self, query: &str) -> Vec<String> {
+        self.query_at(query, SLOW_RATE)
+    }
+
+    fn query_at(&self, query: &str, rate: &str) -> Vec<String> {
         let (input, output) = (self.path("events"), self.path("out"));
-        let arguments = ["--query", query, "--input", text(&input), "--output", text(&output), "--rate", RATE];
+        let arguments = ["--query", query, "--input", text(&input), "--output", text(&output), "--rate", rate];
         arguments.map(str::to_owned).to_vec()
     }
 
@@ -206,13 +216,13 @@ fn a_job_is_rescaled_through_savepoints() {
     let cluster = Cluster::start(&["--slots", "8", "--allow-read", &root, "--allow-write", &root]);
     let savepoints = scene.path("savepoints");
     for query in ["q4", "q5", "q7", "q9", "q11"] {
-        let arguments = scene.query(query);
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let (slow, fast) = (scene.slow_query(query), scene.query(query));
+        let [slow, fast] = [&slow, &fast].map(|arguments| arguments.iter().map(String::as_str).collect::<Vec<_>>());
         let mut from: Option<String> = None;
         for parallelism in ["1", "4", "3"] {
             let mut flags = vec!["-p", parallelism, "-D", "execution.checkpointing.interval=50ms"];
             flags.extend(from.iter().flat_map(|path| ["--from-savepoint", path]));
-            let job = cluster.submit(&flags, "nexmark", &arguments);
+            let job = cluster.submit(&flags, "nexmark", &slow);
             cluster.await_checkpoints(&job, 3);
             let stopped = run(&["stop", "-m", &cluster.url, "--savepoint", text(&savepoints), &job]);
             assert!(stopped.status.success(), "{}", describe(&stopped));
@@ -221,7 +231,7 @@ fn a_job_is_rescaled_through_savepoints() {
         }
         let path = from.expect("three savepoints");
         let flags = ["-p", "2", "-D", "execution.checkpointing.interval=50ms", "--from-savepoint", &path];
-        let job = cluster.submit(&flags, "nexmark", &arguments);
+        let job = cluster.submit(&flags, "nexmark", &fast);
         cluster.await_state(&job, "FINISHED");
         scene.check(query);
         fs::remove_dir_all(scene.path("out")).expect("removable");
@@ -255,15 +265,15 @@ fn state_that_is_taken_at_the_end_goes_through_savepoints_and_is_taken_once() {
     let savepoints = scene.path("savepoints");
     for (query, backend) in [("q18", "hashmap"), ("q18", "disk"), ("q17", "disk")] {
         let backend = format!("state.backend.type={backend}");
-        let arguments = scene.query(query);
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let (slow, fast) = (scene.slow_query(query), scene.query(query));
         // So small a cache that most of the state is with the engine.
         let settings = ["execution.checkpointing.interval=50ms", "state.cache.bytes=100kb", &backend];
         let submit = |parallelism: &str, from: Option<&str>| {
             let mut flags = vec!["-p", parallelism];
             flags.extend(settings.iter().flat_map(|setting| ["-D", setting]));
             flags.extend(from.iter().flat_map(|path| ["--from-savepoint", path]));
-            cluster.submit(&flags, "nexmark", &arguments)
+            let arguments = if from.is_some() { &fast } else { &slow };
+            cluster.submit(&flags, "nexmark", &arguments.iter().map(String::as_str).collect::<Vec<_>>())
         };
         let job = submit("2", None);
         cluster.await_checkpoints(&job, 3);

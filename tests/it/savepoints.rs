@@ -23,12 +23,12 @@ fn savepoints_can_be_started_from_whatever_becomes_of_the_output() {
     let scene = Scene::new();
     let root = text(&scene.path("")).to_owned();
     let cluster = Cluster::start(&["--slots", "8", "--allow-read", &root, "--allow-write", &root]);
-    let arguments = scene.query("q0");
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let (slow, fast) = (scene.slow_query("q0"), scene.query("q0"));
+    let [slow, fast] = [&slow, &fast].map(|arguments| arguments.iter().map(String::as_str).collect::<Vec<_>>());
     let (savepoints, output) = (scene.path("savepoints"), scene.path("out"));
     let expected = answer("q0", &parse(scene.events()));
     // Its rows were visible when it was handed out: their owner takes them, and the directory with them.
-    let job = cluster.submit(&["-p", "2"], "nexmark", &arguments);
+    let job = cluster.submit(&["-p", "2"], "nexmark", &slow);
     await_file(&output, ".part-");
     let stopped = run(&["stop", "-m", &cluster.url, "--savepoint", text(&savepoints), &job]);
     assert!(stopped.status.success(), "{}", describe(&stopped));
@@ -37,7 +37,7 @@ fn savepoints_can_be_started_from_whatever_becomes_of_the_output() {
     let mut rows = sorted_rows(&output);
     assert!(!rows.is_empty() && rows.len() < expected.len());
     fs::remove_dir_all(&output).expect("removable");
-    let job = cluster.submit(&["-p", "2", "--from-savepoint", &path], "nexmark", &arguments);
+    let job = cluster.submit(&["-p", "2", "--from-savepoint", &path], "nexmark", &fast);
     cluster.await_state(&job, "FINISHED");
     rows.extend(sorted_rows(&output));
     rows.sort_unstable();
@@ -45,7 +45,7 @@ fn savepoints_can_be_started_from_whatever_becomes_of_the_output() {
     fs::remove_dir_all(&output).expect("removable");
 
     // A job that is cancelled after a savepoint leaves the rows that only the savepoint names.
-    let job = cluster.submit(&["-p", "2"], "nexmark", &arguments);
+    let job = cluster.submit(&["-p", "2"], "nexmark", &slow);
     await_file(&output, ".part-");
     let taken = run(&["savepoint", "-m", &cluster.url, &job, text(&savepoints)]);
     assert!(taken.status.success(), "{}", describe(&taken));
@@ -54,7 +54,7 @@ fn savepoints_can_be_started_from_whatever_becomes_of_the_output() {
     assert!(canceled.status.success(), "{}", describe(&canceled));
     cluster.await_state(&job, "CANCELED");
     await_that("the claim is gone", || !names(&output).iter().any(|name| name.starts_with(".job-")));
-    let job = cluster.submit(&["-p", "2", "--from-savepoint", &path], "nexmark", &arguments);
+    let job = cluster.submit(&["-p", "2", "--from-savepoint", &path], "nexmark", &fast);
     cluster.await_state(&job, "FINISHED");
     await_that("only rows are left", || names(&output).iter().all(|name| name.starts_with("part-")));
     assert!(sorted_rows(&output) == expected, "q0 differs from the model");
