@@ -29,9 +29,8 @@ use crate::{
         config::{Configuration, Origin, options},
         ids::JobId,
         status::JobStatus,
-        stream_element::SnapshotLocation,
     },
-    checkpoint::{CheckpointStorage, assign_state},
+    checkpoint::check_start,
     client::{
         ClientError,
         grants::{ExplicitGrants, Site},
@@ -264,7 +263,7 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
         return settings::print_effective(&prepared.planned.job_graph.configuration, global.output);
     }
     if !remote {
-        check_start(&prepared.planned.job_graph)?;
+        check_start(&prepared.planned.job_graph).map_err(|problem| CliError::usage(anyhow::anyhow!(problem)))?;
     }
     block_on(async {
         if remote {
@@ -277,25 +276,6 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
             run_here(start, submit.state_dir, &configuration, &plugins, global.output).await
         }
     })
-}
-
-/// Checks that what the job is to go on from is there, can be read and fits, before the job exists: one that fails
-/// for a slip of the pen would take its id with it.
-fn check_start(job_graph: &JobGraph) -> Outcome {
-    let Some(path) = job_graph.configuration.get(&options::RECOVERY_PATH) else { return Ok(()) };
-    let refused =
-        |error: anyhow::Error| CliError::usage(anyhow::anyhow!("the job cannot start from {path}: {error:#}"));
-    let (location, id) = SnapshotLocation::resolve(&path);
-    let read = CheckpointStorage::open(location.clone()).and_then(|storage| {
-        let metadata = storage.load_metadata(id)?;
-        storage.verify(&metadata)?;
-        Ok(metadata)
-    });
-    let unreadable = |error| anyhow::anyhow!("{error:#}; name a checkpoint (…/chk-N) or a savepoint that is whole");
-    let metadata = read.map_err(|error| refused(unreadable(anyhow::Error::from(error))))?;
-    let allow = job_graph.configuration.get(&options::RECOVERY_IGNORE_UNCLAIMED);
-    assign_state(&metadata, &location, &job_graph.vertices, allow).map_err(|error| refused(error.into()))?;
-    Ok(())
 }
 
 /// Settings that the user gives and with which a stored job was not submitted.
@@ -595,18 +575,6 @@ pub(crate) fn conclude(snapshot: &JobSnapshot, output: Output) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job_manager::test_graphs::job_graph;
-
-    #[test]
-    fn a_savepoint_that_is_not_there_is_refused_before_the_job_exists() {
-        let mut graph = job_graph(1, &[("a", 1)]);
-        assert!(check_start(&graph).is_ok());
-        graph.configuration.set(options::RECOVERY_PATH.key, "/no/such/savepoint", Origin::CommandLine).unwrap();
-        let Err(CliError::Usage(error)) = check_start(&graph) else { panic!("exit code 2") };
-        let message = error.to_string();
-        assert!(message.starts_with("the job cannot start from /no/such/savepoint: "), "{message}");
-        assert!(message.contains("/_metadata is missing; name a checkpoint"), "{message}");
-    }
 
     #[test]
     fn settings_that_a_stored_job_does_not_take_are_named() {
