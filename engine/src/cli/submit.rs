@@ -184,8 +184,28 @@ pub(crate) fn prepare(
             .iter()
             .map(|artifact| Artifact { name: artifact.name.clone(), digest: BlobStore::digest(&artifact.content) })
             .collect(),
+    });
+    let planned = planned.map_err(|error| match (&error, misplaced_option(args, &error.to_string())) {
+        (ClientError::Program(_), Some(option)) => {
+            CliError::usage(anyhow::anyhow!("{error}; options of the engine stand before the plugin: {option} PLUGIN"))
+        }
+        _ => error.into(),
     })?;
     Ok(Prepared { planned, program, artifacts })
+}
+
+/// The option of the engine behind the plugin that the program does not know.
+fn misplaced_option<'a>(args: &'a [String], refusal: &str) -> Option<&'a str> {
+    let submit = SubmitOptions::augment_args(GlobalOptions::augment_args(clap::Command::new("submit")));
+    args.iter().map(|arg| arg.split_once('=').map_or(arg.as_str(), |(option, _)| option)).find(|option| {
+        let is_refused = refusal.contains(&format!("unexpected argument \"{option}"))
+            || refusal.contains(&format!("unknown argument {option}:"));
+        let is_engines = submit.get_arguments().any(|known| match option.strip_prefix("--") {
+            Some(long) => known.get_long() == Some(long),
+            None => option.starts_with('-') && known.get_short().is_some_and(|short| option[1..].starts_with(short)),
+        });
+        is_refused && is_engines
+    })
 }
 
 /// What is wrong with paths that may be read, but are not there: a slip of the pen.
@@ -575,6 +595,16 @@ pub(crate) fn conclude(snapshot: &JobSnapshot, output: Output) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_of_the_engine_behind_the_plugin_are_found() {
+        let args = ["--input", "a", "--output", "b", "-p", "4", "--name=foo"].map(str::to_owned);
+        assert_eq!(misplaced_option(&args, "unexpected argument \"-p\": arguments are"), Some("-p"));
+        assert_eq!(misplaced_option(&args, "unknown argument --name: the program takes --input"), Some("--name"));
+        // The program knows it, or the engine does not.
+        assert_eq!(misplaced_option(&args, "argument --name needs a value"), None);
+        assert_eq!(misplaced_option(&args, "unknown argument --input: did you mean --inputs?"), None);
+    }
 
     #[test]
     fn settings_that_a_stored_job_does_not_take_are_named() {
