@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use engine_tests::{Cluster, await_file, describe, is_empty, run, sorted_rows, submit, text};
+use engine_tests::{Cluster, await_file, check_failure, describe, is_empty, plugin, run, sorted_rows, submit, text};
 
 #[test]
 fn a_job_whose_guest_loops_is_cancelled_within_a_second() {
@@ -72,23 +72,47 @@ fn a_job_with_output_survives_a_killed_cluster() {
 #[test]
 fn a_job_that_waits_for_slots_says_so_and_what_helps() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let [input, output] = ["in.txt", "out"].map(|name| directory.path().join(name));
+    let [input, output, held, small] = ["in.txt", "out", "held", "small"].map(|name| directory.path().join(name));
     fs::write(&input, "a b\n").expect("writable");
     let root = text(directory.path());
-    let cluster = Cluster::start(&["--slots", "1", "--allow-read", root, "--allow-write", root]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let flags = ["--slots", "3", "--allow-read", root, "--allow-write", root, "--allow-net", &address];
+    let cluster = Cluster::start(&flags);
+    let holder = ["--socket", &address, "--output", text(&held)];
+    let holder = cluster.submit(&["-p", "1"], "word_count", &holder);
+    cluster.await_tasks(&holder);
     // Subtasks that exchange rows run at the same time or not at all.
     let program = ["--input", text(&input), "--output", text(&output)];
+    let counter = plugin("word_count");
+    let too_much = ["submit", "-m", &cluster.url, "--detached", "-p", "4", text(&counter)];
+    let refused = run(&[&too_much[..], &program].concat());
+    check_failure(
+        &refused,
+        2,
+        &["the job needs 4 slots, but the cluster has 3 in all", "taskmanager.numberOfTaskSlots"],
+    );
     let job = cluster.submit(&["-p", "3"], "word_count", &program);
     let awaited = cluster
         .await_answer(&format!("/jobs/{job}/metrics?get=numSlotsAwaited,numSlotsAvailable"), |answer| {
             answer.as_array().is_some_and(|metrics| metrics.len() == 2)
         });
     let values: Vec<_> = awaited.as_array().expect("metrics").iter().map(|metric| metric["value"].as_str()).collect();
-    assert_eq!(values, [Some("3"), Some("1")], "{awaited}");
+    assert_eq!(values, [Some("3"), Some("2")], "{awaited}");
     let status = run(&["status", "--jobmanager", &cluster.url, &job]);
-    let line = "  waiting for 3 slots, 1 is available: raise taskmanager.numberOfTaskSlots";
+    let line = "  waiting for 3 slots, 2 are available: raise taskmanager.numberOfTaskSlots";
     assert!(String::from_utf8_lossy(&status.stdout).contains(line), "{}", describe(&status));
     // The list tells how the subtasks are, though the job's state has not changed since.
     let jobs = cluster.get("/jobs/overview");
-    assert_eq!(jobs["jobs"][0]["tasks"]["scheduled"], jobs["jobs"][0]["tasks"]["total"], "{jobs}");
+    let waiting = jobs["jobs"].as_array().and_then(|jobs| jobs.iter().find(|known| known["jid"] == *job));
+    let tasks = &waiting.expect("it is listed")["tasks"];
+    assert_eq!(tasks["scheduled"], tasks["total"], "{jobs}");
+    // It keeps no slot from one that can run.
+    let program = ["--input", text(&input), "--output", text(&small)];
+    let small = cluster.submit(&["-p", "2"], "word_count", &program);
+    cluster.await_state(&small, "FINISHED");
+    assert_eq!(cluster.get(&format!("/jobs/{job}/metrics?get=numSlotsAwaited"))[0]["value"], "3");
+    // And it runs when there is room.
+    assert!(run(&["cancel", "-m", &cluster.url, &holder]).status.success());
+    cluster.await_state(&job, "FINISHED");
 }

@@ -134,7 +134,11 @@ fn durations_of_a_checkpoint_are_true_figures() {
     let table = run(&["checkpoints", "-m", &cluster.url, &job, "1"]);
     let table = String::from_utf8(table.stdout).expect("text");
     assert!(table.starts_with("savepoint 1 is COMPLETED: ") && table.matches("1/1  done").count() == 2, "{table}");
-    check_failure(&run(&["checkpoints", "-m", &cluster.url, &job, "99"]), 1, &["Could not find checkpoint with id 99"]);
+    check_failure(
+        &run(&["checkpoints", "-m", &cluster.url, &job, "99"]),
+        1,
+        &["Could not find checkpoint with id 99. Known are 1"],
+    );
     drop(socket);
     cluster.await_state(&job, "FINISHED");
 }

@@ -135,11 +135,24 @@ fn a_savepoint_that_is_not_whole_or_does_not_fit_is_refused_and_the_whole_one_go
         copy(&whole, &path);
         path
     };
+    // At a JobManager, before there is a job.
+    let jobs = cluster.get("/jobs");
+    let refused_there = |what: &str, flags: &[&str], parts: &[&str]| {
+        let (from, program) = (scene.path(what), program("1", "1000000"));
+        let command = ["submit", "-m", &cluster.url, "--detached", "--from-savepoint", text(&from)];
+        let program: Vec<_> = program.iter().map(String::as_str).collect();
+        let refused = run(&[&command[..], flags, &[text(&plugin("test_upgrade"))], &program].concat());
+        check_failure(&refused, 2, parts);
+        assert!(refused.stdout.is_empty(), "{what}");
+        assert_eq!((names(&output), cluster.get("/jobs")), (before.clone(), jobs.clone()), "{what}");
+    };
     let of_state = written.iter().find(|name| *name != "_metadata").expect("state is in files");
 
     // Half-copied: without its metadata, without a file, with half of one.
     fs::remove_file(case("no-metadata").join("_metadata")).expect("removable");
     refused("no-metadata", &[], "1", &["no-metadata/_metadata is missing"]);
+    refused_there("no-metadata", &[], &["the job cannot start from", "no-metadata/_metadata is missing"]);
+    refused_there("typo", &[], &["the job cannot start from", "typo/_metadata is missing"]);
     fs::remove_file(case("no-file").join(of_state)).expect("removable");
     refused("no-file", &[], "1", &[&format!("no-file/{of_state} is missing"), "that is whole"]);
     for (what, name) in [("half-a-file", of_state.as_str()), ("half-the-metadata", "_metadata")] {
@@ -187,6 +200,7 @@ fn a_savepoint_that_is_not_whole_or_does_not_fit_is_refused_and_the_whole_one_go
     );
     // More subtasks than it has key groups.
     refused("whole", &["-p", "129"], "1", &["the job cannot start from", "128", "129"]);
+    refused_there("whole", &["-p", "8", "-D", "pipeline.max-parallelism=64"], &["the job cannot start from", "64"]);
     // Of another job.
     let words = ["--input", text(&input), "--output", text(&output)];
     let counter = plugin("word_count");

@@ -243,15 +243,18 @@ fn read_until(lines: &mut impl Iterator<Item = std::io::Result<String>>, part: &
     panic!("{part:?} was not said, but {said}");
 }
 
-/// An upgrade whose new version needs more slots than there are, and what it says.
+/// An upgrade whose new version needs more slots than another job leaves, and what it says.
 fn upgrade_without_slots(scene: &Scene) -> (Child, Lines<BufReader<ChildStderr>>) {
     let new = scene.path("new.wasm");
     fs::copy(plugin("test_upgrade"), &new).expect("writable");
-    let [input, output, savepoints] = ["events", "out", "savepoints"].map(|name| scene.path(name));
+    let [input, output, savepoints, aside] = ["events", "out", "savepoints", "aside"].map(|name| scene.path(name));
+    let other = ["--version", "1", "--input", text(&input), "--output", text(&aside), "--rate", "50"];
+    let other = scene.cluster.submit(&["-p", "1"], "test_upgrade", &other);
+    scene.cluster.await_tasks(&other);
     let mut upgrade = engine()
         .args(["upgrade", "-m", &scene.cluster.url, "--savepoint", text(&savepoints)])
-        // There are eight.
-        .args(["-p", "9", &scene.job, text(&new), "--version", "2"])
+        // There are eight, and the other job has one.
+        .args(["-p", "8", &scene.job, text(&new), "--version", "2"])
         .args(["--input", text(&input), "--output", text(&output), "--rate", RATE])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -265,7 +268,7 @@ fn upgrade_without_slots(scene: &Scene) -> (Child, Lines<BufReader<ChildStderr>>
 fn an_upgrade_that_waits_for_slots_says_so_and_gives_way_when_it_is_interrupted() {
     let scene = Scene::new();
     let (mut upgrade, mut lines) = upgrade_without_slots(&scene);
-    let said = read_until(&mut lines, "waiting for 9 slots, 8 are available: ");
+    let said = read_until(&mut lines, "waiting for 8 slots, 7 are available: ");
     // The command that starts the old version again came before the job was touched, and with the savepoint after.
     let kept = said.split("its plugin ").nth(1).and_then(|rest| rest.split(';').next()).expect("it is said");
     for savepoint in ["SAVEPOINT".to_owned(), format!("{}/savepoint-", text(&scene.path("savepoints")))] {

@@ -10,6 +10,7 @@ mod compatibility;
 mod evolution;
 mod export;
 mod metadata_format;
+mod start;
 mod storage;
 mod shared_state_registry;
 #[cfg(test)]
@@ -23,6 +24,7 @@ pub use self::{
     evolution::{Evolution, StateConversion, conversions, convert_section, evolution},
     export::{Column, ExportError, ExportedEntry, Namespace, StateExport},
     shared_state_registry::SharedStateRegistry,
+    start::check_start,
     storage::{CheckpointStorage, CheckpointStorageError},
 };
 

@@ -89,7 +89,7 @@ impl Screen {
 fn lines(former: Option<&JobSnapshot>, snapshot: &JobSnapshot, since: Duration) -> Vec<String> {
     let mut head = format!("{} {}", duration_text(snapshot.duration_ms), snapshot.status);
     if 0 < snapshot.restarts {
-        head.push_str(&format!(", {} restarts", snapshot.restarts));
+        head.push_str(&format!(", {}", restart_count(snapshot.restarts)));
     }
     if let Some(shortage) = snapshot.slot_shortage {
         head.push_str(&format!(", {shortage}"));
@@ -210,9 +210,9 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
         }
     }
     text.push_str(&format!(
-        "\n  {} rejected rows, {} restarts",
+        "\n  {} rejected rows, {}",
         grouped(snapshot.rejected_rows()),
-        grouped(snapshot.restarts)
+        restart_count(snapshot.restarts)
     ));
     if 0 < snapshot.restarts {
         text.push_str(&format!(" that cost {}", duration_text(snapshot.downtime_ms)));
@@ -222,6 +222,10 @@ pub(crate) fn summary(snapshot: &JobSnapshot) -> String {
         text.push_str(&format!(", {count} log lines of the plugin dropped (above sandbox.log.bytes-per-second)"));
     }
     text
+}
+
+fn restart_count(restarts: u64) -> String {
+    if restarts == 1 { "1 restart".to_owned() } else { format!("{} restarts", grouped(restarts)) }
 }
 
 /// The last restarts, a line each: when, how long it took until all tasks ran again, and why.
@@ -403,6 +407,11 @@ mod tests {
             "held back by Source (subtask 3): 1970-01-01T00:00:04.000Z",
         ];
         assert_eq!(time_and_state(&vertex), expected);
+    }
+
+    #[test]
+    fn one_restart_is_no_plural() {
+        assert_eq!([0, 1, 1200].map(restart_count), ["0 restarts", "1 restart", "1,200 restarts"]);
     }
 
     #[test]

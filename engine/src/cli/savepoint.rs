@@ -14,6 +14,9 @@ use crate::{
     graph::stream_graph::StateDeclaration,
 };
 
+/// Savepoints that an error names.
+const NAMED_MAX: usize = 5;
+
 /// `engine savepoint`.
 #[derive(Debug, Args)]
 #[command(
@@ -71,6 +74,7 @@ pub(crate) fn run(savepoint: &SavepointOptions, global: &GlobalOptions) -> Outco
     match &savepoint.action {
         Some(SavepointAction::Inspect { state, timers, path }) => {
             super::logging::start(global, "warn", None)?;
+            check_is_snapshot(path)?;
             let (location, id) = SnapshotLocation::resolve(&path.to_string_lossy());
             let storage = CheckpointStorage::open(location).map_err(CliError::failed)?;
             let metadata = storage.load_metadata(id).map_err(CliError::failed)?;
@@ -89,6 +93,37 @@ pub(crate) fn run(savepoint: &SavepointOptions, global: &GlobalOptions) -> Outco
         }
         None => take(savepoint, global),
     }
+}
+
+/// Refuses a directory on this machine that is no savepoint; names those below it, or beside what is not there.
+fn check_is_snapshot(path: &Path) -> Outcome {
+    let text = path.to_string_lossy();
+    let directory = Path::new(text.strip_prefix("file://").unwrap_or(&text));
+    if text.contains("://") && !text.starts_with("file://")
+        || directory.ends_with("_metadata")
+        || directory.join("_metadata").exists()
+    {
+        return Ok(());
+    }
+    let is_there = directory.is_dir();
+    let searched = if is_there { Some(directory) } else { directory.parent() };
+    let searched = searched.map(|searched| if searched.as_os_str().is_empty() { Path::new(".") } else { searched });
+    let entries = searched.and_then(|searched| std::fs::read_dir(searched).ok()).into_iter().flatten().flatten();
+    let mut found: Vec<String> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.join("_metadata").exists())
+        .map(|path| path.display().to_string())
+        .collect();
+    found.sort();
+    let more = found.len().saturating_sub(NAMED_MAX);
+    found.truncate(NAMED_MAX);
+    let why = if is_there { "it has no _metadata" } else { "there is no such directory" };
+    let named = match (found.is_empty(), more) {
+        (true, _) => "name the directory savepoint-… or chk-… itself".to_owned(),
+        (false, 0) => format!("there are {}", found.join(", ")),
+        (false, more) => format!("there are {} and {more} more", found.join(", ")),
+    };
+    Err(CliError::usage(anyhow::anyhow!("there is no savepoint or checkpoint {text}: {why}; {named}")))
 }
 
 /// What is sent in JSON.
@@ -225,4 +260,29 @@ fn text_of(metadata: &CheckpointMetadata, damage: Option<&str>) -> String {
         }
     }
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn savepoints_below_a_directory_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let savepoint = directory.path().join("savepoint-1");
+        std::fs::create_dir(&savepoint).unwrap();
+        let refusal = |path: &Path| match check_is_snapshot(path) {
+            Err(CliError::Usage(error)) => error.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert!(
+            refusal(directory.path()).ends_with("it has no _metadata; name the directory savepoint-… or chk-… itself")
+        );
+        std::fs::write(savepoint.join("_metadata"), "").unwrap();
+        assert!(check_is_snapshot(&savepoint).is_ok());
+        let there_is = format!("there are {}", savepoint.display());
+        assert!(refusal(directory.path()).ends_with(&format!("it has no _metadata; {there_is}")));
+        let typo = directory.path().join("savepiont-1");
+        assert!(refusal(&typo).ends_with(&format!("there is no such directory; {there_is}")));
+    }
 }

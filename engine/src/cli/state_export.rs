@@ -100,6 +100,7 @@ fn csv_line(columns: &[Column], entry: &ExportedEntry, out: &mut String) {
             Column::Key => plain(&entry.key),
             Column::Window => match &entry.namespace {
                 Namespace::None => String::new(),
+                Namespace::Window(i64::MIN, i64::MAX) => "global".to_owned(),
                 Namespace::Window(start, end) => format!("{}/{}", time_text(*start), time_text(*end)),
                 Namespace::Other(bytes) => hexadecimal(bytes),
             },
@@ -154,6 +155,8 @@ mod tests {
             csv,
             r#""a, ""b""",1970-01-01T00:00:00.000Z/1970-01-01T00:00:05.000Z,7,"{""n"":1}",1970-01-01T00:00:09.000Z"#
         );
+        entry.namespace = Namespace::Window(i64::MIN, i64::MAX);
+        assert!(lines(&entry).1.contains(",global,7,"));
         entry.namespace = Namespace::Other(vec![1, 0xab]);
         entry.key = r#""\u001b[2J""#.to_owned();
         let (json, csv) = lines(&entry);

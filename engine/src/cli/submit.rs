@@ -29,9 +29,8 @@ use crate::{
         config::{Configuration, Origin, options},
         ids::JobId,
         status::JobStatus,
-        stream_element::SnapshotLocation,
     },
-    checkpoint::{CheckpointStorage, assign_state},
+    checkpoint::check_start,
     client::{
         ClientError,
         grants::{ExplicitGrants, Site},
@@ -185,8 +184,28 @@ pub(crate) fn prepare(
             .iter()
             .map(|artifact| Artifact { name: artifact.name.clone(), digest: BlobStore::digest(&artifact.content) })
             .collect(),
+    });
+    let planned = planned.map_err(|error| match (&error, misplaced_option(args, &error.to_string())) {
+        (ClientError::Program(_), Some(option)) => {
+            CliError::usage(anyhow::anyhow!("{error}; options of the engine stand before the plugin: {option} PLUGIN"))
+        }
+        _ => error.into(),
     })?;
     Ok(Prepared { planned, program, artifacts })
+}
+
+/// The option of the engine behind the plugin that the program does not know.
+fn misplaced_option<'a>(args: &'a [String], refusal: &str) -> Option<&'a str> {
+    let submit = SubmitOptions::augment_args(GlobalOptions::augment_args(clap::Command::new("submit")));
+    args.iter().map(|arg| arg.split_once('=').map_or(arg.as_str(), |(option, _)| option)).find(|option| {
+        let is_refused = refusal.contains(&format!("unexpected argument \"{option}"))
+            || refusal.contains(&format!("unknown argument {option}:"));
+        let is_engines = submit.get_arguments().any(|known| match option.strip_prefix("--") {
+            Some(long) => known.get_long() == Some(long),
+            None => option.starts_with('-') && known.get_short().is_some_and(|short| option[1..].starts_with(short)),
+        });
+        is_refused && is_engines
+    })
 }
 
 /// What is wrong with paths that may be read, but are not there: a slip of the pen.
@@ -264,7 +283,7 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
         return settings::print_effective(&prepared.planned.job_graph.configuration, global.output);
     }
     if !remote {
-        check_start(&prepared.planned.job_graph)?;
+        check_start(&prepared.planned.job_graph).map_err(|problem| CliError::usage(anyhow::anyhow!(problem)))?;
     }
     block_on(async {
         if remote {
@@ -277,25 +296,6 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
             run_here(start, submit.state_dir, &configuration, &plugins, global.output).await
         }
     })
-}
-
-/// Checks that what the job is to go on from is there, can be read and fits, before the job exists: one that fails
-/// for a slip of the pen would take its id with it.
-fn check_start(job_graph: &JobGraph) -> Outcome {
-    let Some(path) = job_graph.configuration.get(&options::RECOVERY_PATH) else { return Ok(()) };
-    let refused =
-        |error: anyhow::Error| CliError::usage(anyhow::anyhow!("the job cannot start from {path}: {error:#}"));
-    let (location, id) = SnapshotLocation::resolve(&path);
-    let read = CheckpointStorage::open(location.clone()).and_then(|storage| {
-        let metadata = storage.load_metadata(id)?;
-        storage.verify(&metadata)?;
-        Ok(metadata)
-    });
-    let unreadable = |error| anyhow::anyhow!("{error:#}; name a checkpoint (…/chk-N) or a savepoint that is whole");
-    let metadata = read.map_err(|error| refused(unreadable(anyhow::Error::from(error))))?;
-    let allow = job_graph.configuration.get(&options::RECOVERY_IGNORE_UNCLAIMED);
-    assign_state(&metadata, &location, &job_graph.vertices, allow).map_err(|error| refused(error.into()))?;
-    Ok(())
 }
 
 /// Settings that the user gives and with which a stored job was not submitted.
@@ -595,17 +595,15 @@ pub(crate) fn conclude(snapshot: &JobSnapshot, output: Output) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job_manager::test_graphs::job_graph;
 
     #[test]
-    fn a_savepoint_that_is_not_there_is_refused_before_the_job_exists() {
-        let mut graph = job_graph(1, &[("a", 1)]);
-        assert!(check_start(&graph).is_ok());
-        graph.configuration.set(options::RECOVERY_PATH.key, "/no/such/savepoint", Origin::CommandLine).unwrap();
-        let Err(CliError::Usage(error)) = check_start(&graph) else { panic!("exit code 2") };
-        let message = error.to_string();
-        assert!(message.starts_with("the job cannot start from /no/such/savepoint: "), "{message}");
-        assert!(message.contains("/_metadata is missing; name a checkpoint"), "{message}");
+    fn options_of_the_engine_behind_the_plugin_are_found() {
+        let args = ["--input", "a", "--output", "b", "-p", "4", "--name=foo"].map(str::to_owned);
+        assert_eq!(misplaced_option(&args, "unexpected argument \"-p\": arguments are"), Some("-p"));
+        assert_eq!(misplaced_option(&args, "unknown argument --name: the program takes --input"), Some("--name"));
+        // The program knows it, or the engine does not.
+        assert_eq!(misplaced_option(&args, "argument --name needs a value"), None);
+        assert_eq!(misplaced_option(&args, "unknown argument --input: did you mean --inputs?"), None);
     }
 
     #[test]

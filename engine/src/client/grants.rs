@@ -8,6 +8,7 @@
 
 use std::{
     fmt,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -316,7 +317,13 @@ fn readable(what: &str, site: Site) -> std::io::Result<PathBuf> {
         let fixed = without_pattern(path);
         let rest = path.strip_prefix(&fixed).expect("the fixed part is the first part");
         let fixed = if fixed.as_os_str().is_empty() { Path::new(".") } else { fixed.as_path() };
-        let directory = if site == Site::Here { fixed.canonicalize()? } else { canonical_destination(fixed)? };
+        let directory = match site {
+            Site::Here => fixed.canonicalize().map_err(|error| match error.kind() {
+                ErrorKind::NotFound => std::io::Error::new(error.kind(), "the pattern matches no file"),
+                _ => error,
+            })?,
+            Site::Elsewhere => canonical_destination(fixed)?,
+        };
         return Ok(directory.join(rest));
     }
     match site {
@@ -465,6 +472,14 @@ mod tests {
         assert!(run(&[("file", true, &outside)], &[], &explicit).is_err());
         let sly = files.path("logs/../in.txt");
         assert!(run(&[("file", true, &sly)], &[], &explicit).is_err(), "the canonical path counts");
+    }
+
+    #[test]
+    fn a_glob_below_a_directory_that_is_not_there_matches_nothing() {
+        let files = Files::new();
+        let glob = files.path("no/such/*.log");
+        let refused = run(&[("file", true, &glob)], &[&glob], &ExplicitGrants::default()).expect_err("it is not there");
+        assert!(refused.to_string().ends_with(&format!("{glob}: the pattern matches no file")), "{refused}");
     }
 
     #[test]

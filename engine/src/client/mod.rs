@@ -102,6 +102,7 @@ impl ClientError {
             | Self::InvalidGraph(_)
             | Self::Connector { .. }
             | Self::Grant(_)
+            | Self::Dispatcher(DispatcherError::TooFewSlots { .. })
             | Self::Rest(
                 RestClientError::BadUrl(_)
                 | RestClientError::NoSuchJob { .. }

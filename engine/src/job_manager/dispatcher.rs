@@ -39,7 +39,7 @@ use crate::{
         ids::{BlobDigest, DispatcherId, JobId, JobMasterId},
         status::{ExecutionState, JobStatus},
     },
-    graph::job_graph::JobGraph,
+    graph::{job_graph::JobGraph, slot_sharing::slots_needed},
     protocol::{
         dispatcher::{
             DispatcherError, DispatcherMessage, DispatcherRequest, DispatcherResponse, JobMasterFailed,
@@ -83,6 +83,8 @@ pub struct DispatcherConfig {
     pub job_store_expiration: Duration,
     /// Which stored jobs are run.
     pub recovery: Recovery,
+    /// Slots that all TaskExecutors will ever have; none: it is not known how many come.
+    pub slots_total: Option<u64>,
 }
 
 /// Which of the stored jobs that have not ended a Dispatcher runs.
@@ -101,6 +103,7 @@ impl DispatcherConfig {
             job_store_bytes_max: configuration.get(&options::JOB_STORE_CACHE_SIZE).0,
             job_store_expiration: configuration.get(&options::JOB_STORE_EXPIRATION),
             recovery: Recovery::All,
+            slots_total: None,
         }
     }
 }
@@ -235,6 +238,7 @@ pub struct Dispatcher {
     clean_up: JobCleaner,
     spawn: JobMasterSpawner,
     on_fatal_error: FatalErrorHandler,
+    slots_total: Option<u64>,
     recovered: Vec<JobGraph>,
     jobs: BTreeMap<JobId, Job>,
     submissions: BTreeMap<JobId, WaitingSubmission>,
@@ -286,6 +290,7 @@ impl Dispatcher {
             clean_up: parts.clean_up,
             spawn: parts.spawn,
             on_fatal_error: parts.on_fatal_error,
+            slots_total: config.slots_total,
             recovered,
             jobs: BTreeMap::new(),
             submissions: BTreeMap::new(),
@@ -403,6 +408,11 @@ impl Dispatcher {
             return Err(DispatcherError::DuplicateJob(job));
         }
         check_resources(graph)?;
+        if let Some(total) = self.slots_total
+            && total < slots_needed(graph)
+        {
+            return Err(DispatcherError::TooFewSlots { needed: slots_needed(graph), total });
+        }
         match graph.vertices.iter().find(|vertex| vertex.parallelism == 0 || vertex.operators.is_empty()) {
             Some(vertex) => {
                 let problem = format!("\"{}\" has no subtasks or no operators", vertex.name);

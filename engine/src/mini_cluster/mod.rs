@@ -432,6 +432,9 @@ impl Services {
                     Storage::OfJob(_, job) => Recovery::Only(job),
                     Storage::Temporary | Storage::Directory(_) => Recovery::All,
                 },
+                slots_total: Some(
+                    u64::from(self.config.task_executors) * u64::from(self.config.slots_per_task_executor),
+                ),
                 ..DispatcherConfig::from_configuration(&self.config.configuration)
             },
             election: self.election.clone(),

@@ -169,6 +169,23 @@ async fn a_job_runs_with_every_message_through_the_codec() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_needs_more_slots_than_there_are_is_refused() {
+    let test = config(Behaviour::Finish, Storage::Temporary);
+    let cluster = MiniCluster::start(test.config).await.unwrap();
+    cluster.blobs().put(PLUGIN).unwrap();
+    // Two TaskExecutors with two slots each.
+    let gateway = cluster.gateway();
+    let refused = gateway.request(DispatcherRequest::SubmitJob(job_graph(1, &[("a", 5)]))).await;
+    assert_eq!(refused, Err(DispatcherError::TooFewSlots { needed: 5, total: 4 }));
+    assert_eq!(gateway.request(DispatcherRequest::ListJobs).await, Ok(DispatcherResponse::Jobs(Vec::new())));
+    // Its id is not taken.
+    let graph = job_graph(1, &[("a", 4)]);
+    submit(&cluster, &graph).await;
+    assert_eq!(await_end(gateway.clone(), graph.job_id).await.status, JobStatus::Finished);
+    cluster.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_jobs_run_and_one_is_cancelled() {
     let test = config(Behaviour::RunUntilTold, Storage::Temporary);
     let cluster = MiniCluster::start(test.config).await.unwrap();

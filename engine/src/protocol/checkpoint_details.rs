@@ -1,7 +1,7 @@
 //! What can be known of a job's checkpoints: the JobMaster makes it, REST and the
 //! command line show it. Source: Flink's `CheckpointStatsSnapshot`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -231,8 +231,17 @@ pub struct CheckpointStatistics {
 impl CheckpointStatistics {
     /// A checkpoint that is still known.
     pub fn find(&self, id: CheckpointId) -> Option<&CheckpointDetails> {
+        self.known().find(|checkpoint| checkpoint.id == id)
+    }
+
+    /// Those that are still known, in ascending order.
+    pub fn ids(&self) -> impl Iterator<Item = CheckpointId> {
+        self.known().map(|checkpoint| checkpoint.id).collect::<BTreeSet<_>>().into_iter()
+    }
+
+    fn known(&self) -> impl Iterator<Item = &CheckpointDetails> {
         let latest = [&self.latest_completed, &self.latest_savepoint, &self.latest_failed];
-        self.history.iter().chain(latest.into_iter().flatten()).find(|checkpoint| checkpoint.id == id)
+        self.history.iter().chain(latest.into_iter().flatten())
     }
 }
 

@@ -133,6 +133,17 @@ pub enum DispatcherError {
     /// The job cannot be cancelled, since it has ended.
     #[error("job {0} has ended as {1} and cannot be cancelled")]
     AlreadyEnded(JobId, JobStatus),
+    /// The job needs more slots than the cluster has, and none can come.
+    #[error(
+        "the job needs {needed} slots, but the cluster has {total} in all: raise taskmanager.numberOfTaskSlots of the \
+         JobManager, or submit with a lower parallelism"
+    )]
+    TooFewSlots {
+        /// Those of the job.
+        needed: u64,
+        /// Those of the cluster, free or not.
+        total: u64,
+    },
     /// The graph cannot be run.
     #[error("{0}")]
     InvalidJob(String),

@@ -32,9 +32,13 @@ use crate::{
 type Answer = Result<Json<Value>, RestError>;
 
 fn statistics(job: &JobDetails) -> Result<&CheckpointStatistics, RestError> {
-    job.checkpoints
-        .as_deref()
-        .ok_or_else(|| RestError::not_found(format!("Checkpointing has not been enabled for job {}.", job.job)))
+    job.checkpoints.as_deref().ok_or_else(|| {
+        let key = options::CHECKPOINTING_INTERVAL.key;
+        RestError::not_found(format!(
+            "Checkpointing has not been enabled for job {}. Set {key} when it is submitted, for example to 10 s.",
+            job.job
+        ))
+    })
 }
 
 pub(crate) async fn list(State(state): State<Arc<RestState>>, params: Params) -> Answer {
@@ -181,8 +185,13 @@ fn task_value(checkpoint: &CheckpointDetails, task: &TaskCheckpointDetails, now:
 
 fn find<'a>(job: &'a JobDetails, params: &Params) -> Result<&'a CheckpointDetails, RestError> {
     let id: CheckpointId = params.path_as("checkpointid")?;
-    let found = statistics(job)?.find(id);
-    found.ok_or_else(|| RestError::not_found(format!("Could not find checkpoint with id {id}.")))
+    let statistics = statistics(job)?;
+    let found = statistics.find(id);
+    found.ok_or_else(|| {
+        let known = statistics.ids().map(|id| id.to_string()).collect::<Vec<_>>().join(", ");
+        let known = if known.is_empty() { "None is known.".to_owned() } else { format!("Known are {known}.") };
+        RestError::not_found(format!("Could not find checkpoint with id {id}. {known}"))
+    })
 }
 
 pub(crate) async fn detail(State(state): State<Arc<RestState>>, params: Params) -> Answer {

@@ -47,7 +47,9 @@ impl From<DispatcherError> for RestError {
             DispatcherError::DuplicateJob(_)
             | DispatcherError::DuplicateEndedJob(..)
             | DispatcherError::AlreadyEnded(..) => StatusCode::CONFLICT,
-            DispatcherError::PartialResources(_) | DispatcherError::InvalidJob(_) => StatusCode::BAD_REQUEST,
+            DispatcherError::PartialResources(_)
+            | DispatcherError::TooFewSlots { .. }
+            | DispatcherError::InvalidJob(_) => StatusCode::BAD_REQUEST,
             DispatcherError::Storage(_) | DispatcherError::SnapshotFailed(_) => StatusCode::INTERNAL_SERVER_ERROR,
             DispatcherError::NoLeader(_) => StatusCode::SERVICE_UNAVAILABLE,
         };

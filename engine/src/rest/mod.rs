@@ -42,6 +42,7 @@ use crate::{
         config::{Configuration, options},
         ids::{BlobDigest, JobId},
     },
+    checkpoint::check_start,
     graph::job_graph::{Artifact, JobGraph},
     protocol::{
         dispatcher::{DispatcherRequest, DispatcherResponse},
@@ -200,9 +201,11 @@ impl RestState {
         ))
     }
 
-    /// Stores the blobs of a job and hands it to the Dispatcher. The uploads are
+    /// Checks what a job starts from, stores its blobs and hands it to the Dispatcher. The uploads are
     /// taken back in any case: a job that was accepted refers to its blobs itself.
     async fn submit(&self, job_graph: JobGraph, blobs: &[Bytes]) -> Result<(), RestError> {
+        let checked = job_graph.clone();
+        self.blocking(move || check_start(&checked)).await?;
         let mut stored = Vec::new();
         let mut outcome = Ok(());
         for blob in blobs {

@@ -692,7 +692,10 @@ fn checkpoints_are_told_with_flinks_fields() {
     assert_eq!(answer["subtasks"][1]["checkpoint"], json!({ "sync": 3, "async": 5 }));
     assert_eq!(answer["subtasks"][1]["end_to_end_duration"], 300);
     let (status, answer) = fixture.get(&format!("/jobs/{FAILED}/checkpoints/details/9"));
-    assert_eq!((status, answer["errors"][0].as_str()), (404, Some("Could not find checkpoint with id 9.")));
+    assert_eq!(
+        (status, answer["errors"][0].as_str()),
+        (404, Some("Could not find checkpoint with id 9. Known are 4, 5."))
+    );
 }
 
 /// Asks until the operation is complete, and returns what came of it.
@@ -864,7 +867,12 @@ fn what_is_not_there_is_refused_with_flinks_codes() {
         ("GET", format!("/jobs/{RUNNING}/vertices/{VERTEX}/subtasks/x"), 400, "\"x\""),
         ("GET", format!("/jobs/{RUNNING}/vertices/{VERTEX}/subtasks/0/attempts/9"), 404, "attempt 9"),
         ("GET", "/taskmanagers/te-9".to_owned(), 404, "te-9"),
-        ("GET", format!("/jobs/{RUNNING}/checkpoints"), 404, "Checkpointing has not been enabled"),
+        (
+            "GET",
+            format!("/jobs/{RUNNING}/checkpoints"),
+            404,
+            "Set execution.checkpointing.interval when it is submitted",
+        ),
         ("GET", format!("/jobs/{RUNNING}/checkpoints/config"), 404, "Checkpointing has not been enabled"),
         ("GET", format!("/jobs/{RUNNING}/checkpoints/details/1"), 404, "Checkpointing has not been enabled"),
         ("PATCH", format!("/jobs/{unknown}?mode=cancel"), 404, "there is no job"),

@@ -160,7 +160,11 @@ pub enum Refusal {
         unexpected: Names,
     },
     /// Functions or types differ from the contract.
-    #[error("its functions do not have the types of the contract engine:plugin {}: {cause}", contract::VERSION)]
+    #[error(
+        "its functions do not have the types of the contract engine:plugin {}: {cause}; it was built with another \
+         version of the SDK: build it anew with `engine build`",
+        contract::VERSION
+    )]
     ContractTypes {
         /// What differs.
         cause: String,
@@ -290,9 +294,8 @@ impl Admission {
             (component, structure, PluginForm::CoreModule)
         };
         check_exports(&structure)?;
-        wit_component::targets(&self.contract, self.world, &component).map_err(|error| Refusal::ContractTypes {
-            cause: escape(&error.root_cause().to_string(), TEXT_BYTES_MAX),
-        })?;
+        wit_component::targets(&self.contract, self.world, &component)
+            .map_err(|error| Refusal::ContractTypes { cause: in_a_line(&error.root_cause().to_string()) })?;
         let listing = PluginListing {
             digest: BlobDigest::from_bytes(Sha256::digest(bytes).into()),
             form,
@@ -328,11 +331,18 @@ pub(crate) fn features() -> WasmFeatures {
         | WasmFeatures::COMPONENT_MODEL
 }
 
+/// The lines of a message one behind the other, without the places in the file that end it.
+fn in_a_line(text: &str) -> String {
+    let text = text.rsplit_once("(at offset").map_or(text, |(text, _)| text);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    escape(&lines.join(": "), TEXT_BYTES_MAX)
+}
+
 fn encode(module: &[u8]) -> Result<Vec<u8>, Refusal> {
     wit_component::ComponentEncoder::default()
         .module(module)
         .and_then(|encoder| encoder.validate(false).encode())
-        .map_err(|error| Refusal::ContractTypes { cause: escape(&format!("{error:#}"), TEXT_BYTES_MAX) })
+        .map_err(|error| Refusal::ContractTypes { cause: in_a_line(&format!("{error:#}")) })
 }
 
 /// Imports are allowed by full name and version.

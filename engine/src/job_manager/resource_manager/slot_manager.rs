@@ -14,9 +14,10 @@
 //! What a TaskExecutor reports wins over what is written here; a pending request is
 //! repeated until it is answered, so that a lost message delays and does not stop.
 //!
-//! Two jobs that each hold a part of what they need would wait for each other. So only
-//! the job that has needed slots for the longest gets a part; it gets what becomes free,
-//! and cannot starve. The others get all that they miss at once, or nothing.
+//! Two jobs that each hold a part of what they need would wait for each other, and one
+//! that needs more than there will ever be would keep what others could run with. So a
+//! job gets all that it misses at once, or nothing; who has needed slots for longer is
+//! asked first. A large job can be overtaken by smaller ones until its request times out.
 //!
 //! Invariants: a slot has one state, so it is promised to one job at a time; slots that
 //! a job has or was promised never exceed what it declared by this component's doing.
@@ -251,14 +252,11 @@ impl SlotManager {
             requests.push(SlotRequest { slot: slot_id, job, allocation, job_master });
         }
         let unmet = missing_count - requests.len();
-        let is_first_in_line = result.short.is_empty();
-        if 0 < unmet {
-            result.short.push((job, (wanted - unmet) as u32));
-        }
-        if unmet == 0 || is_first_in_line {
+        if unmet == 0 {
             result.requests.extend(requests);
             return;
         }
+        result.short.push((job, (wanted - unmet) as u32));
         for request in requests {
             *self.slot_mut(&request.slot).expect("promised above") = Slot::Free;
         }
@@ -421,10 +419,8 @@ mod tests {
         let mut manager = slot_manager();
         register(&mut manager, 1, 2);
         manager.declare(job(1), leader(1), &any(3));
-        assert_eq!(manager.check(Timestamp(0)).short, [(job(1), 2)]);
-        manager.declare(job(2), leader(2), &any(1));
-        assert_eq!(manager.check(Timestamp(0)).short, [(job(1), 2), (job(2), 0)]);
-        register(&mut manager, 2, 2);
+        assert_eq!(manager.check(Timestamp(0)), CheckResult { requests: Vec::new(), short: vec![(job(1), 2)] });
+        register(&mut manager, 2, 1);
         assert_eq!(manager.check(Timestamp(0)).short, []);
     }
 
@@ -435,16 +431,27 @@ mod tests {
         manager.declare(job(2), leader(2), &any(3));
         manager.declare(job(1), leader(1), &any(3));
         register(&mut manager, 1, 2);
-        let result = manager.check(Timestamp(0));
-        assert_eq!((manager.slots_of_job(job(2)), manager.slots_of_job(job(1))), (2, 0));
-        assert_eq!(result.short, [(job(2), 2), (job(1), 0)]);
+        assert_eq!(manager.check(Timestamp(0)).short, [(job(2), 2), (job(1), 2)]);
+        assert_eq!((manager.slots_of_job(job(2)), manager.slots_of_job(job(1))), (0, 0));
         register(&mut manager, 2, 3);
         let result = manager.check(Timestamp(0));
-        // The other one is the first in line by now.
-        assert_eq!((manager.slots_of_job(job(2)), manager.slots_of_job(job(1))), (3, 2));
+        assert_eq!((manager.slots_of_job(job(2)), manager.slots_of_job(job(1))), (3, 0));
         assert_eq!(result.short, [(job(1), 2)]);
         register(&mut manager, 3, 1);
-        assert_eq!(manager.check(Timestamp(0)).requests.len(), 1);
+        assert_eq!(manager.check(Timestamp(0)).requests.len(), 3);
+    }
+
+    #[test]
+    fn a_job_that_needs_too_much_leaves_the_slots_to_others() {
+        let mut manager = slot_manager();
+        register(&mut manager, 1, 8);
+        manager.declare(job(1), leader(1), &any(9));
+        manager.check(Timestamp(0));
+        manager.declare(job(2), leader(2), &any(7));
+        let result = manager.check(Timestamp(0));
+        assert_eq!((manager.slots_of_job(job(1)), manager.slots_of_job(job(2))), (0, 7));
+        assert_eq!((result.requests.len(), result.short), (7, vec![(job(1), 8)]));
+        assert_eq!(manager.check(Timestamp(0)).short, [(job(1), 1)]);
     }
 
     #[test]
@@ -534,9 +541,10 @@ mod tests {
         register(&mut manager, 2, 1);
         let large = ResourceProfile { cpu_cores: 2.0, memory: 1 << 30 };
         manager.declare(job(1), leader(1), &[(None, 1), (Some(large), 2)]);
+        assert_eq!(manager.check(Timestamp(0)), CheckResult { requests: Vec::new(), short: vec![(job(1), 2)] });
+        manager.declare(job(1), leader(1), &[(None, 1), (Some(large), 1)]);
         let result = manager.check(Timestamp(0));
         assert_eq!(places(&result), [("tm-2".to_owned(), 0), ("tm-1".to_owned(), 0)]);
-        assert_eq!(result.short, [(job(1), 2)]);
     }
 
     #[derive(Clone, Debug)]
@@ -589,6 +597,11 @@ mod tests {
                         places.sort();
                         places.dedup();
                         prop_assert_eq!(places.len(), result.requests.len());
+                        // Who was promised something has all that it needs.
+                        for request in &result.requests {
+                            let number = (0..3).find(|number| job(*number) == request.job).expect("one of three");
+                            prop_assert_eq!(manager.slots_of_job(request.job), needed[&number] as usize);
+                        }
                         requests.extend(result.requests);
                     }
                 }

@@ -178,15 +178,15 @@ fn a_job_that_is_short_is_told_after_a_while_and_again() {
     let mut cluster = Cluster::new();
     cluster.register_task_executor(1, 1, 0);
     cluster.register_job_master(2, 100);
-    assert_eq!(cluster.declare(3, 100), [slot_request(0, 1)]);
-    let slot = SlotId { task_executor: task_executor(1), index: 0 };
-    cluster.send(ResourceManagerMessage::SlotAllocated(slot, AllocationId::from_bytes([1; 16])), 100);
+    assert_eq!(cluster.declare(3, 100), []);
     assert_eq!(cluster.run_until(5099), []);
     let told = to_job(JobMasterMessage::NotEnoughSlots(1));
     assert_eq!(cluster.run_until(5100), std::slice::from_ref(&told));
     let again: Vec<_> = cluster.run_until(10_100).into_iter().filter(|message| *message == told).collect();
     assert_eq!(again.len(), 1);
-    cluster.register_task_executor(2, 2, 10_200);
+    let sent = cluster.register_task_executor(2, 2, 10_200);
+    let is_request = |message: &&Message| matches!(message, Message::TaskExecutor(TaskExecutorMessage::RequestSlot(_)));
+    assert_eq!(sent.iter().filter(is_request).count(), 3, "{sent:?}");
     let sent = cluster.run_until(40_000);
     assert!(!sent.contains(&told), "{sent:?}");
 }

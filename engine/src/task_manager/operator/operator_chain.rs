@@ -459,6 +459,9 @@ impl OperatorChain {
                     let watermark = self.nodes[to.node].combined.watermark();
                     self.counters.input_watermark.store(watermark.0, Ordering::Relaxed);
                 }
+                // Before what it brings forth goes out.
+                let node = &self.nodes[to.node];
+                node.counters.input_watermark.store(node.combined.watermark().0, Ordering::Relaxed);
                 if let ValveOutput::Watermark(watermark) = combined {
                     while self.fire_timers(to.node, TimeDomain::EventTime, watermark, backpressure)? {}
                     if watermark == Timestamp::MAX {

@@ -167,7 +167,7 @@ impl Outputs {
             return;
         }
         exit.watermark = watermark;
-        exit.counters.output_watermark.store(watermark.0, Ordering::Relaxed);
+        exit.counters.output_watermark.store(watermark.0, Ordering::Release);
         self.send(output, &StreamElement::Watermark(watermark));
     }
 

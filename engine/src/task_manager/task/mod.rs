@@ -358,11 +358,11 @@ fn operator_metrics(counters: &TaskCounters) -> Vec<OperatorMetric> {
     for (node, operator) in &counters.operators {
         metrics.push(metric(*node, "numRecordsIn", operator.records_in.load(Ordering::Relaxed) as f64));
         metrics.push(metric(*node, "numRecordsOut", operator.records_out.load(Ordering::Relaxed) as f64));
-        for (name, watermark) in [
-            (CURRENT_INPUT_WATERMARK, &operator.input_watermark),
-            (CURRENT_OUTPUT_WATERMARK, &operator.output_watermark),
-        ] {
-            let watermark = known(watermark.load(Ordering::Relaxed));
+        // In this order: what went out had come in before.
+        let output = operator.output_watermark.load(Ordering::Acquire);
+        let input = operator.input_watermark.load(Ordering::Relaxed);
+        for (name, watermark) in [(CURRENT_INPUT_WATERMARK, input), (CURRENT_OUTPUT_WATERMARK, output)] {
+            let watermark = known(watermark);
             metrics.extend(watermark.map(|watermark| metric(*node, name, watermark as f64)));
         }
         if let Some(state) = operator.state.get() {

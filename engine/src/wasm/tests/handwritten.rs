@@ -344,7 +344,11 @@ fn functions_of_other_types_are_refused_before_compiling() {
     let close = plugin.bodies.iter_mut().find(|(name, ..)| name.ends_with("#close")).unwrap();
     close.1 = "(result i64)";
     close.2 = "(i64.const 0)";
-    assert_eq!(plugin.admit().unwrap_err().code(), "contract-types");
+    let error = plugin.admit().unwrap_err();
+    assert_eq!(error.code(), "contract-types");
+    let text = error.to_string();
+    assert!(!text.contains("\\n") && !text.contains("offset") && text.contains("close"), "{text}");
+    assert!(text.ends_with("built with another version of the SDK: build it anew with `engine build`"), "{text}");
     let mut plugin = Handwritten::new();
     plugin.bodies.retain(|(name, ..)| !name.ends_with("#close"));
     let error = plugin.admit().unwrap_err();
