@@ -141,9 +141,7 @@ where
         let ranking = Rc::clone(&self.ranking);
         let inserted = self.insert(T::peek(&record), element);
         if let (Some((best, place)), Results::Updates) = (inserted, ranking.results) {
-            for (rank, place) in (1_u64..).zip(0..best.len()).skip(place) {
-                best.with_record(place, |record, _| (ranking.emit)(record, rank, out));
-            }
+            emit_from::<T, U, _, _, _>(&ranking, best, place, out);
         }
     }
 
@@ -154,9 +152,7 @@ where
         let Some(best) = records.get(slot) else {
             return;
         };
-        for (rank, place) in (1_u64..).zip(0..best.len()) {
-            best.with_record(place, |record, _| (ranking.emit)(record, rank, out));
-        }
+        emit_from::<T, U, _, _, _>(ranking, best, 0, out);
         // Nothing comes behind the end; otherwise what is empty stands for "was handed out".
         *records.value(slot) = (timer.timestamp < i64::MAX).then(Ranked::default);
     }
@@ -164,15 +160,25 @@ where
     /// The records of all keys are final.
     fn take_state(&mut self, entries: &[u8], out: &mut Collector<U>) -> bool {
         let Self { ranking, records, .. } = self;
-        records.take(entries, |_, best| {
-            for (rank, place) in (1_u64..).zip(0..best.len()) {
-                best.with_record(place, |record, _| (ranking.emit)(record, rank, out));
-            }
-        })
+        records.take(entries, |_, best| emit_from::<T, U, _, _, _>(ranking, &best, 0, out))
     }
 
     fn flush_state(&mut self) {
         self.records.flush();
+    }
+}
+
+/// Hands out the records of a key from a zero-based place on, with their ranks.
+#[inline]
+fn emit_from<T, U, V, O, E>(ranking: &Ranking<O, E>, best: &Ranked<T, V>, place: usize, out: &mut Collector<U>)
+where
+    T: Record + ?Sized,
+    U: Record + ?Sized,
+    V: Ord,
+    E: for<'a> Fn(T::View<'a>, u64, &mut Collector<U>),
+{
+    for (rank, place) in (1_u64..).zip(0..best.len()).skip(place) {
+        best.with_record(place, |record, _| (ranking.emit)(record, rank, out));
     }
 }
 
