@@ -180,6 +180,13 @@ impl<T: Record + ?Sized> FileSource<T> {
         self.with("csv-header", header)
     }
 
+    /// Leaves out the records that would become the variant marked `#[record(other)]`, before they
+    /// reach the program: for lines of JSON of many kinds, of which a few are wanted.
+    #[must_use]
+    pub fn skip_other(self) -> Self {
+        self.with("json-skip-other", true)
+    }
+
     fn with(mut self, option: &str, value: impl Display) -> Self {
         self.options.set(option, value);
         self
@@ -229,6 +236,13 @@ impl<T: Record + ?Sized> SocketSource<T> {
         self.options.set("rate", rows_per_second);
         self
     }
+
+    /// Leaves out records of other kinds; see [`FileSource::skip_other`].
+    #[must_use]
+    pub fn skip_other(mut self) -> Self {
+        self.options.set("json-skip-other", true);
+        self
+    }
 }
 
 impl<T: Record + ?Sized> Source for SocketSource<T> {
@@ -272,6 +286,13 @@ impl<T: Record + ?Sized> StdinSource<T> {
     #[must_use]
     pub fn rate(mut self, rows_per_second: u64) -> Self {
         self.options.set("rate", rows_per_second);
+        self
+    }
+
+    /// Leaves out records of other kinds; see [`FileSource::skip_other`].
+    #[must_use]
+    pub fn skip_other(mut self) -> Self {
+        self.options.set("json-skip-other", true);
         self
     }
 }

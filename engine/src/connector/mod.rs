@@ -30,6 +30,7 @@
 //! | these      | `format`                  | `lines` (default), `json` (lines of JSON), `csv`         |
 //! |            | `csv-delimiter`           | one ASCII character or `tab`, default `,`                |
 //! |            | `csv-header`              | `true`: the first line of each file names the columns    |
+//! |            | `json-skip-other`         | `true`: records that become the variant marked `#[record(other)]` are left out |
 //! | `sequence` | `from`, `to`              | whole numbers, both included                             |
 //! | `nexmark`  | `events`                  | number of events; without it they do not end             |
 //! |            | `base-time`               | event time of the first event, ms since the epoch        |

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Options of every source that reads text.
-pub(super) const FORMAT_OPTIONS: [&str; 3] = ["format", "csv-delimiter", "csv-header"];
+pub(super) const FORMAT_OPTIONS: [&str; 4] = ["format", "csv-delimiter", "csv-header", "json-skip-other"];
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
@@ -32,7 +32,7 @@ const LAST_ROW_BYTES: usize = 1 << 10;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Format {
     Lines,
-    Json,
+    Json { skip_other: bool },
     Csv { delimiter: u8, header: bool },
 }
 
@@ -51,11 +51,19 @@ impl Format {
             },
         };
         let header = options.value::<bool>("csv-header")?.unwrap_or(false);
-        let csv = Self::Csv { delimiter, header };
-        let format = options.choice("format", &[("lines", Self::Lines), ("json", Self::Json), ("csv", csv)])?;
-        let for_csv = ["csv-delimiter", "csv-header"].into_iter().find(|option| options.text(option).is_some());
-        match (for_csv, format) {
-            (Some(option), Self::Lines | Self::Json) => Err(options.error(option, "is for format csv only")),
+        let skip_other = options.value::<bool>("json-skip-other")?.unwrap_or(false);
+        let formats = [
+            ("lines", Self::Lines),
+            ("json", Self::Json { skip_other }),
+            ("csv", Self::Csv { delimiter, header }),
+        ];
+        let format = options.choice("format", &formats)?;
+        let is_set = |option: &&str| options.text(option).is_some();
+        let for_csv = ["csv-delimiter", "csv-header"].into_iter().find(is_set);
+        let for_json = ["json-skip-other"].into_iter().find(is_set);
+        match (for_csv, for_json, format) {
+            (Some(option), _, Self::Lines | Self::Json { .. }) => Err(options.error(option, "is for format csv only")),
+            (_, Some(option), Self::Lines | Self::Csv { .. }) => Err(options.error(option, "is for format json only")),
             _ => Ok(format),
         }
     }
@@ -83,6 +91,8 @@ pub(super) struct RecordDecoder {
     kind: Kind,
     /// Longer rows are refused.
     row_bytes_max: usize,
+    /// Rows of this variant are left out.
+    skipped: Option<u8>,
     /// What the header needs to be read, if there is one.
     header: bool,
     /// The next line is the header.
@@ -187,7 +197,7 @@ impl RecordDecoder {
             (Format::Lines, _) => {
                 return Err(error(format!("lines are text, but the records are {record_type}: set it to json or csv")));
             }
-            (Format::Json, _) => {
+            (Format::Json { .. }, _) => {
                 Kind::Json(Box::new(JsonReader::new(&descriptor).map_err(unsupported)?), Undecoded::default())
             }
             (Format::Csv { delimiter, .. }, _) => {
@@ -196,9 +206,17 @@ impl RecordDecoder {
             }
         };
         let header = matches!(format, Format::Csv { header: true, .. });
+        let skipped = match format {
+            Format::Json { skip_other: true } => Some(other_variant(&descriptor).ok_or_else(|| {
+                let problem = format!("the records are {record_type}, and have no variant marked #[record(other)]");
+                Options::unchecked(spec, Role::Source).error("json-skip-other", problem)
+            })?),
+            _ => None,
+        };
         Ok(Self {
             kind,
             row_bytes_max,
+            skipped,
             header,
             header_expected: false,
             lines: 0,
@@ -376,7 +394,7 @@ impl RecordDecoder {
         self.lines_before_batch = self.lines;
         self.gaps.clear();
         let is_text = matches!(self.kind, Kind::Text(_));
-        let row_bytes_max = self.row_bytes_max;
+        let limits = Limits { rows_max, bytes_max, row_bytes_max: self.row_bytes_max, skipped: self.skipped };
         match &mut self.kind {
             Kind::Text(block) | Kind::Bytes(block) => {
                 let (count, cut) = leading_lines(&block.lines[block.at..], rows_max);
@@ -401,13 +419,11 @@ impl RecordDecoder {
                 Ok(RecordBatch { kind: BatchKind::Rows, count, data: data.into() })
             }
             Kind::Json(reader, undecoded) => {
-                let limits = Limits { rows_max, bytes_max, row_bytes_max };
                 let mut progress =
                     Progress { lines: &mut self.lines, gaps: &mut self.gaps, header_expected: &mut false };
                 decode_text(undecoded, &mut progress, limits, refuse, &mut **reader)
             }
             Kind::Csv(reader, undecoded) => {
-                let limits = Limits { rows_max, bytes_max, row_bytes_max };
                 let mut progress = Progress {
                     lines: &mut self.lines,
                     gaps: &mut self.gaps,
@@ -460,13 +476,15 @@ impl LineReader for CsvReader {
     }
 }
 
-/// How much is decoded at a time.
+/// How much is decoded at a time, and what of it becomes rows.
 #[derive(Clone, Copy)]
 struct Limits {
     rows_max: u64,
     bytes_max: usize,
     /// Of one row, without its header.
     row_bytes_max: usize,
+    /// Rows of this variant are left out.
+    skipped: Option<u8>,
 }
 
 /// What of a decoder changes line by line.
@@ -494,6 +512,9 @@ fn decode_text(
     let mut data = Vec::with_capacity(wanted.min(undecoded.text.len() - undecoded.at));
     let mut count: u32 = 0;
     let is_too_long = |data: &[u8], row_start: usize| limits.row_bytes_max < data.len() - row_start - HEADER_BYTES;
+    let is_skipped = |data: &[u8], row_start: usize| {
+        limits.skipped.is_some_and(|variant| data.get(row_start + HEADER_BYTES) == Some(&variant))
+    };
     while u64::from(count) < limits.rows_max && data.len() < limits.bytes_max {
         let text = &undecoded.text[undecoded.at..];
         let row_start = data.len();
@@ -504,7 +525,12 @@ fn decode_text(
         {
             undecoded.at += length + 1;
             *progress.lines += 1;
-            count += 1;
+            if is_skipped(&data, row_start) {
+                data.truncate(row_start);
+                progress.gaps.push(count);
+            } else {
+                count += 1;
+            }
             continue;
         }
         data.truncate(row_start);
@@ -517,6 +543,9 @@ fn decode_text(
         row::append_with(&mut data, 0, NO_TIMESTAMP, |data| decoded = reader.read(line, is_header, data));
         if decoded == Ok(Decoded::Row) && is_too_long(&data, row_start) {
             decoded = Err(too_long("row", limits.row_bytes_max));
+        }
+        if decoded == Ok(Decoded::Row) && is_skipped(&data, row_start) {
+            decoded = Ok(Decoded::Nothing);
         }
         if let Ok(Decoded::Row) = decoded {
             count += 1;
@@ -531,6 +560,12 @@ fn decode_text(
         *progress.lines += 1;
     }
     Ok(RecordBatch { kind: BatchKind::Rows, count, data: data.into() })
+}
+
+/// Place of the variant that records of other kinds become.
+fn other_variant(descriptor: &TypeDescriptor) -> Option<u8> {
+    let TypeDescriptor::Sum { variants, .. } = descriptor else { return None };
+    u8::try_from(variants.iter().position(|variant| variant.other)?).ok()
 }
 
 fn set_header(reader: &mut CsvReader, line: &[u8]) -> Result<(), String> {
@@ -697,10 +732,32 @@ mod tests {
     #[test]
     fn a_row_is_known_by_its_line() {
         let json: &[&[u8]] = &[b"1\n\n\n4\nx\n6\n\xff\n", b"\xff\n \n", b"x\n11\n12\n"];
-        check_lines(Format::Json, "u8", json);
+        check_lines(Format::Json { skip_other: false }, "u8", json);
         let lines: &[&[u8]] =
             &[b"\xff\n2\n3\r\n\xff\n\xff\n6\n7\n8\n\xff\n", b"\xff\n\xfe\n", b"12\n13\n", b"\xff\n15\n"];
         check_lines(Format::Lines, "string", lines);
+    }
+
+    #[test]
+    fn records_of_other_kinds_are_left_out_and_their_lines_counted() {
+        let format = Format::Json { skip_other: true };
+        let record_type = "E[A(u8)|*Rest|B(u8)]";
+        let text = "{\"A\":1}\n{\"C\":{}}\n{\"B\":2}\n{\"C\":[1,\n \"D\"\n{\"A\":3}\n{\"A\":999}\n\"C\"";
+        for rows_max in [1, 2, u64::MAX] {
+            let (batches, refused) = decode(format, record_type, &[format!("{text}\n").as_bytes()], rows_max);
+            let rows: String = batches.iter().map(|batch| batch.split_once(':').expect("a count").1).collect();
+            assert_eq!(rows, "[0, 1][2, 2][0, 3]", "at most {rows_max} rows");
+            let message = "column 6, field \"A\": 999 is out of range for u8: {\"A\":999}";
+            assert_eq!(refused, [format!("59 6 {message}")]);
+        }
+        let error = RecordDecoder::new(format, "E[A(u8)]", &spec(), 4 << 20).expect_err("refused").to_string();
+        let problem = "the records are E[A(u8)], and have no variant marked #[record(other)]";
+        assert_eq!(error, format!("file source: option \"json-skip-other\": {problem}"));
+        let mut decoder = RecordDecoder::new(format, record_type, &spec(), 4 << 20).expect("fits");
+        decoder.begin(true);
+        decoder.push(format!("{text}\n").into_bytes(), 0, &mut |_| Ok(())).expect("decodes");
+        decoder.decode(u64::MAX, 1 << 20, &mut |_| Ok(())).expect("decodes");
+        assert_eq!([0, 1, 2].map(|row| decoder.lines_before_row(row)), [0, 2, 5]);
     }
 
     #[test]
@@ -714,7 +771,7 @@ mod tests {
     fn as_many_lines_as_allowed_are_taken() {
         let (batches, _) = decode(Format::Lines, "string", &[b"a\nb\nc\n"], 2);
         assert_eq!(batches, ["2:a\nb\n", "1:c\n"]);
-        let (batches, _) = decode(Format::Json, "u8", &[b"1\n2\n3\n"], 2);
+        let (batches, _) = decode(Format::Json { skip_other: false }, "u8", &[b"1\n2\n3\n"], 2);
         assert_eq!(batches, ["2:[1][2]", "1:[3]"]);
     }
 
@@ -726,7 +783,7 @@ mod tests {
         let expected =
             ["2 1 not UTF-8 at byte 2 of the line: b\u{fffd}", "8 3 not UTF-8 at byte 1 of the line: \u{fffd}"];
         assert_eq!(refused, expected);
-        let (batches, refused) = decode(Format::Json, "u8", &[b"1\n\xff\n2\nx\n"], u64::MAX);
+        let (batches, refused) = decode(Format::Json { skip_other: false }, "u8", &[b"1\n\xff\n2\nx\n"], u64::MAX);
         assert_eq!(batches, ["2:[1][2]"]);
         let expected = ["2 1 not UTF-8 at byte 1 of the line: \u{fffd}", "6 3 column 1: expected u8, found 'x': x"];
         assert_eq!(refused, expected);
@@ -749,7 +806,7 @@ mod tests {
         };
         check(Format::Lines, "string", "12345678\r\n123456789\nx\n", &[1, 3]);
         check(Format::Lines, "bytes", "x\n123456789\n12345678\n123456789\ny\n", &[1, 3, 5]);
-        check(Format::Json, "string", "\"12345678\"\n\"123456789\"\n\"\"\n", &[1, 3]);
+        check(Format::Json { skip_other: false }, "string", "\"12345678\"\n\"123456789\"\n\"\"\n", &[1, 3]);
         let long = |what: &str| format!("the {what} is longer than 8 bytes (sandbox.row.bytes-max)");
         let expected = [(10, 1, "line"), (2, 1, "line"), (21, 3, "line"), (11, 1, "row")];
         assert_eq!(refused, expected.map(|(offset, before, what)| (offset, before, long(what))));
@@ -765,7 +822,7 @@ mod tests {
     #[test]
     fn blank_lines_and_marks_are_passed_over() {
         let text = "\u{feff}1\r\n \n\r\n2\n";
-        let (batches, refused) = decode(Format::Json, "u8", &[text.as_bytes()], u64::MAX);
+        let (batches, refused) = decode(Format::Json { skip_other: false }, "u8", &[text.as_bytes()], u64::MAX);
         assert_eq!((batches, refused), (vec!["2:[1][2]".to_owned()], vec![]));
     }
 
@@ -784,11 +841,11 @@ mod tests {
         for (format, record_type, expected) in [
             (Format::Lines, "T{a:u8}", "lines are text, but the records are T{a:u8}: set it to json or csv"),
             (
-                Format::Json,
+                Format::Json { skip_other: false },
                 "map<f64,u8>",
                 "type map<f64,u8>: keys of a map in JSON are text, characters, whole numbers or truth values",
             ),
-            (Format::Json, "T{", "not a type descriptor: expected a name at byte 2"),
+            (Format::Json { skip_other: false }, "T{", "not a type descriptor: expected a name at byte 2"),
         ] {
             let error = RecordDecoder::new(format, record_type, &spec(), 4 << 20).expect_err("refused").to_string();
             assert_eq!(error, format!("file source: option \"format\": {expected}"));

@@ -24,12 +24,12 @@ pub struct Bid {
     pub date_time: i64,
 }
 
-/// The input, with the fields that the type `E` names.
+/// The input, with the events and fields that the type `E` names; other events may be among it.
 pub fn read<E: Record>(env: &StreamExecutionEnvironment, args: &Args) -> Result<DataStream<E>> {
     let rate = args.get::<u64>("rate")?;
     match (args.get::<String>("input")?, args.get::<u64>("events")?) {
         (Some(path), None) => {
-            let source = FileSource::json_lines::<E>(path);
+            let source = FileSource::json_lines::<E>(path).skip_other();
             Ok(env
                 .from_source(match rate {
                     Some(rate) => source.rate(rate),

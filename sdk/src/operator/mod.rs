@@ -13,10 +13,7 @@ mod source;
 
 use std::{any::Any, rc::Rc};
 
-use engine_rows::{
-    key_hash::key_hash,
-    row::{NO_TIMESTAMP, Rows},
-};
+use engine_rows::row::{NO_TIMESTAMP, Rows};
 
 pub use self::{
     connected::{BroadcastContext, BroadcastProcessFunction, KeyedBroadcastProcessFunction},
@@ -393,13 +390,21 @@ fn each_timer<F>(
         !current::interrupted() || current::settle(None)
     };
     let mut goes_on = !current::failed();
+    let mut early_bytes = Vec::new();
     for (number, timer) in batch.iter().enumerate() {
-        while goes_on && let Some((timestamp, key, namespace)) = timers.take_early(timer.timestamp) {
-            goes_on = fire(Timer { timestamp, hash: key_hash(&key), key: &key, namespace: &namespace });
+        while goes_on && let Some(early) = timers.take_early(timer.timestamp, &mut early_bytes) {
+            goes_on = fire(early);
         }
         if goes_on && timers.claim(number) {
             goes_on = fire(*timer);
         }
+    }
+    // Those that were registered for the time of the last one.
+    while goes_on
+        && let Some(last) = batch.last()
+        && let Some(early) = timers.take_early(last.timestamp, &mut early_bytes)
+    {
+        goes_on = fire(early);
     }
     timers.end_firing();
 }

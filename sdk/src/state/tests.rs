@@ -613,7 +613,7 @@ fn timers_that_a_call_registers_while_it_fires_others_are_given_back_if_they_are
     assert!(100_000 - (64 << 10) / 20 <= host::kept_timers(0).len());
     timers.delete(TimeDomain::EventTime, 7, key_hash(b"key"), b"key", b"");
     timers.delete(TimeDomain::EventTime, 50_000, key_hash(b"key"), b"key", b"");
-    assert_eq!(timers.take_early(i64::MAX), None);
+    assert_eq!(timers.take_early(i64::MAX, &mut Vec::new()), None);
     assert!(!timers.claim(1) && !timers.claim(2));
     timers.end_firing();
     states.end_call();

@@ -6,10 +6,13 @@
 //! earlier time than the last of the call is fired by it, in its order. If those are many,
 //! the host gets them with all that has not fired, and fires them by other calls: one call
 //! neither keeps nor fires any number of timers.
+//!
+//! To find a timer again takes an index. There is none as long as only timers are registered of
+//! which is known that they are new, as those of windows are.
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeSet,
+    collections::BTreeMap,
     rc::Rc,
 };
 
@@ -27,7 +30,7 @@ use crate::{
 const QUEUE_BYTES: usize = 64 << 10;
 
 /// What a call may register to be fired by itself, in bytes, about.
-const EARLY_BYTES: usize = 256 << 10;
+const EARLY_BYTES: usize = 1 << 20;
 /// Bytes of such a timer without those of its key and namespace, about.
 const EARLY_TIMER_BYTES: usize = 64;
 
@@ -59,14 +62,15 @@ struct Queue {
     /// Timers as the host gets them, one behind the other.
     bytes: Vec<u8>,
     queued: Vec<Queued>,
-    /// Places in `queued` by identity.
-    index: HashTable<u32>,
+    /// Places in `queued` by identity; made when it is first needed.
+    index: Option<HashTable<u32>>,
     firing: Option<Firing>,
 }
 
 struct Queued {
     start: usize,
     end: usize,
+    /// Identity, hashed.
     hash: u64,
     is_registered: bool,
 }
@@ -80,12 +84,32 @@ struct Firing {
     batch: Vec<FiringTimer>,
     /// Places in `batch` by identity; made when it is first needed.
     index: Option<HashTable<u32>>,
-    /// Registered meanwhile, before the last of the batch: timestamp, key, namespace.
-    early: BTreeSet<(i64, Vec<u8>, Vec<u8>)>,
+    /// Registered meanwhile, no later than the last of the batch.
+    early: BTreeMap<i64, Moment>,
     /// Bytes of all that were ever in `early`, about.
     early_bytes: usize,
     /// True if the host got all that had not fired: the call fires nothing any more.
     is_over: bool,
+}
+
+/// Timers of one time, in the order in which they were registered.
+#[derive(Default)]
+struct Moment {
+    /// Keys and namespaces, with their lengths.
+    bytes: Vec<u8>,
+    timers: Vec<EarlyTimer>,
+    /// How many of them had their turn.
+    taken: usize,
+    /// Places in `timers` by identity; made when it is first needed.
+    index: Option<HashTable<u32>>,
+}
+
+struct EarlyTimer {
+    start: usize,
+    end: usize,
+    /// Hash of the key.
+    hash: u32,
+    is_pending: bool,
 }
 
 struct FiringTimer {
@@ -101,6 +125,20 @@ enum TimerState {
     Pending,
     Deleted,
     Fired,
+}
+
+/// What becomes of a timer.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Change {
+    Register,
+    /// Of a timer that is not registered.
+    RegisterNew,
+    Delete,
+}
+
+/// Identity of a timer among those of one time, hashed.
+fn identity_at_moment(hash: u32, namespace: &[u8]) -> u64 {
+    identity(TimeDomain::EventTime, 0, hash, namespace)
 }
 
 /// Identity of a timer, hashed.
@@ -143,12 +181,21 @@ impl Timers {
     /// Panics for the timestamp that stands for none.
     pub(crate) fn register(&self, domain: TimeDomain, timestamp: i64, hash: u32, key: &[u8], namespace: &[u8]) {
         assert!(timestamp != NO_TIMESTAMP, "a timer needs a time");
-        self.0.queue.borrow_mut().note(true, domain, timestamp, hash, key, namespace);
+        self.0.queue.borrow_mut().note(Change::Register, domain, timestamp, hash, key, namespace);
+    }
+
+    /// Registers a timer that is not registered yet, which costs less. One that is fires twice.
+    ///
+    /// # Panics
+    /// Panics for the timestamp that stands for none.
+    pub(crate) fn register_new(&self, domain: TimeDomain, timestamp: i64, hash: u32, key: &[u8], namespace: &[u8]) {
+        assert!(timestamp != NO_TIMESTAMP, "a timer needs a time");
+        self.0.queue.borrow_mut().note(Change::RegisterNew, domain, timestamp, hash, key, namespace);
     }
 
     /// Deletes a timer, if there is one.
     pub(crate) fn delete(&self, domain: TimeDomain, timestamp: i64, hash: u32, key: &[u8], namespace: &[u8]) {
-        self.0.queue.borrow_mut().note(false, domain, timestamp, hash, key, namespace);
+        self.0.queue.borrow_mut().note(Change::Delete, domain, timestamp, hash, key, namespace);
     }
 
     /// Lets the host know what this call registered and deleted.
@@ -174,7 +221,7 @@ impl Timers {
             batch.push(FiringTimer { timestamp, start, end, state: TimerState::Pending });
         }
         let bytes: Rc<[u8]> = timers.into();
-        let (early, bytes_of_firing) = (BTreeSet::new(), Rc::clone(&bytes));
+        let (early, bytes_of_firing) = (BTreeMap::new(), Rc::clone(&bytes));
         let firing =
             Firing { domain, bytes: bytes_of_firing, batch, index: None, early, early_bytes: 0, is_over: false };
         self.0.queue.borrow_mut().firing = Some(firing);
@@ -204,11 +251,20 @@ impl Timers {
         is_pending
     }
 
-    /// Takes a timer that was registered meanwhile and comes no later than `timestamp`.
-    pub(crate) fn take_early(&self, timestamp: i64) -> Option<(i64, Vec<u8>, Vec<u8>)> {
+    /// Takes a timer that was registered meanwhile and comes no later than `timestamp`; `bytes`
+    /// become its key and namespace.
+    pub(crate) fn take_early<'a>(&self, timestamp: i64, bytes: &'a mut Vec<u8>) -> Option<Timer<'a>> {
         let mut queue = self.0.queue.borrow_mut();
         let early = &mut queue.firing.as_mut()?.early;
-        if early.first()?.0 <= timestamp { early.pop_first() } else { None }
+        let (timestamp, hash) = loop {
+            let mut moment = early.first_entry().filter(|moment| *moment.key() <= timestamp)?;
+            if let Some(hash) = moment.get_mut().take(bytes) {
+                break (*moment.key(), hash);
+            }
+            moment.remove();
+        };
+        let (key, namespace) = split(bytes);
+        Some(Timer { timestamp, hash, key, namespace })
     }
 
     /// No timers fire any more.
@@ -225,25 +281,17 @@ fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
 }
 
 impl Queue {
-    fn note(
-        &mut self,
-        is_registered: bool,
-        domain: TimeDomain,
-        timestamp: i64,
-        hash: u32,
-        key: &[u8],
-        namespace: &[u8],
-    ) {
+    fn note(&mut self, change: Change, domain: TimeDomain, timestamp: i64, hash: u32, key: &[u8], namespace: &[u8]) {
         if let Some(firing) = &mut self.firing
             && firing.domain == domain
-            && firing.note(is_registered, timestamp, hash, key, namespace)
+            && firing.note(change, timestamp, hash, key, namespace)
         {
             if EARLY_BYTES < firing.early_bytes {
                 self.give_back();
             }
             return;
         }
-        self.enqueue(is_registered, (domain, timestamp), hash, key, namespace);
+        self.enqueue(change, (domain, timestamp), hash, key, namespace);
     }
 
     /// Lets the host have all timers of the call that have not fired.
@@ -262,16 +310,18 @@ impl Queue {
         let early = std::mem::take(&mut firing.early);
         for (timestamp, range) in left {
             let (key, namespace) = split(&bytes[range]);
-            self.enqueue(true, (domain, timestamp), key_hash(key), key, namespace);
+            self.enqueue(Change::Register, (domain, timestamp), key_hash(key), key, namespace);
         }
-        for (timestamp, key, namespace) in early {
-            self.enqueue(true, (domain, timestamp), key_hash(&key), &key, &namespace);
+        for (timestamp, moment) in early {
+            for (hash, key, namespace) in moment.left() {
+                self.enqueue(Change::Register, (domain, timestamp), hash, key, namespace);
+            }
         }
     }
 
     fn enqueue(
         &mut self,
-        is_registered: bool,
+        change: Change,
         (domain, timestamp): (TimeDomain, i64),
         hash: u32,
         key: &[u8],
@@ -281,18 +331,22 @@ impl Queue {
         let start = bytes.len();
         write_timer(domain, timestamp, key, namespace, bytes);
         let hash = identity(domain, timestamp, hash, namespace);
-        let known = index.find(hash, |place| {
-            let other = &queued[*place as usize];
-            other.hash == hash && bytes[other.start..other.end] == bytes[start..]
-        });
-        if let Some(place) = known {
-            queued[*place as usize].is_registered = is_registered;
-            bytes.truncate(start);
-            return;
+        let is_registered = change != Change::Delete;
+        if change != Change::RegisterNew || index.is_some() {
+            let index = index.get_or_insert_with(|| index_of(queued.iter().map(|timer| timer.hash)));
+            let known = index.find(hash, |place| {
+                let other = &queued[*place as usize];
+                other.hash == hash && bytes[other.start..other.end] == bytes[start..]
+            });
+            if let Some(place) = known {
+                queued[*place as usize].is_registered = is_registered;
+                bytes.truncate(start);
+                return;
+            }
+            let place = u32::try_from(queued.len()).expect("a call registers fewer timers");
+            index.insert_unique(hash, place, |place| queued[*place as usize].hash);
         }
-        let place = u32::try_from(queued.len()).expect("a call registers fewer timers");
         queued.push(Queued { start, end: bytes.len(), hash, is_registered });
-        index.insert_unique(hash, place, |place| queued[*place as usize].hash);
         if QUEUE_BYTES < bytes.len() {
             self.send();
         }
@@ -319,46 +373,115 @@ impl Queue {
         }
         bytes.clear();
         queued.clear();
-        index.clear();
+        *index = None;
+    }
+}
+
+/// Places by hash.
+fn index_of(hashes: impl Iterator<Item = u64>) -> HashTable<u32> {
+    let hashes: Vec<u64> = hashes.collect();
+    let mut index = HashTable::with_capacity(hashes.len());
+    for (place, hash) in (0_u32..).zip(&hashes) {
+        index.insert_unique(*hash, place, |place| hashes[*place as usize]);
+    }
+    index
+}
+
+impl Moment {
+    /// Takes the next timer that is to fire: its hash, and into `bytes` its key and namespace.
+    fn take(&mut self, bytes: &mut Vec<u8>) -> Option<u32> {
+        let left = &self.timers[self.taken..];
+        let waits = left.iter().position(|timer| timer.is_pending)?;
+        let timer = &left[waits];
+        self.taken += waits + 1;
+        bytes.clear();
+        bytes.extend_from_slice(&self.bytes[timer.start..timer.end]);
+        Some(timer.hash)
+    }
+
+    /// Timers that have not had their turn: hash, key and namespace.
+    fn left(&self) -> impl Iterator<Item = (u32, &[u8], &[u8])> {
+        let left = self.timers[self.taken..].iter().filter(|timer| timer.is_pending);
+        left.map(|timer| {
+            let (key, namespace) = split(&self.bytes[timer.start..timer.end]);
+            (timer.hash, key, namespace)
+        })
+    }
+
+    /// Place of a timer that has not had its turn.
+    fn find(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<usize> {
+        let Self { bytes, timers, taken, index } = self;
+        let parts = |timer: &EarlyTimer| split(&bytes[timer.start..timer.end]);
+        let index = index.get_or_insert_with(|| {
+            index_of(timers.iter().map(|timer| identity_at_moment(timer.hash, parts(timer).1)))
+        });
+        let found = index.find(identity_at_moment(hash, namespace), |place| {
+            let timer = &timers[*place as usize];
+            *taken <= *place as usize && timer.hash == hash && parts(timer) == (key, namespace)
+        });
+        found.map(|place| *place as usize)
+    }
+
+    /// Returns the bytes that the timers take more.
+    fn note(&mut self, change: Change, hash: u32, key: &[u8], namespace: &[u8]) -> usize {
+        if change != Change::RegisterNew
+            && let Some(place) = self.find(hash, key, namespace)
+        {
+            self.timers[place].is_pending = change == Change::Register;
+            return 0;
+        }
+        if change == Change::Delete {
+            return 0;
+        }
+        let Self { bytes, timers, index, .. } = self;
+        let start = bytes.len();
+        write_counted(key, bytes);
+        write_counted(namespace, bytes);
+        let place = u32::try_from(timers.len()).expect("a call registers fewer timers");
+        timers.push(EarlyTimer { start, end: bytes.len(), hash, is_pending: true });
+        if let Some(index) = index {
+            index.insert_unique(identity_at_moment(hash, namespace), place, |place| {
+                let timer = &timers[*place as usize];
+                identity_at_moment(timer.hash, split(&bytes[timer.start..timer.end]).1)
+            });
+        }
+        EARLY_TIMER_BYTES + bytes.len() - start
     }
 }
 
 impl Firing {
     /// True if the timer is one that the host does not have: of this call, or before its last.
-    fn note(&mut self, is_registered: bool, timestamp: i64, hash: u32, key: &[u8], namespace: &[u8]) -> bool {
+    fn note(&mut self, change: Change, timestamp: i64, hash: u32, key: &[u8], namespace: &[u8]) -> bool {
         let Some(last) = self.batch.last().map(|timer| timer.timestamp) else {
             return false;
         };
         if last < timestamp || self.is_over {
             return false;
         }
-        if let Some(place) = self.find(timestamp, hash, key, namespace) {
-            let timer = &mut self.batch[place];
-            match (timer.state, is_registered) {
-                (TimerState::Fired, _) => {}
-                (_, true) => {
-                    timer.state = TimerState::Pending;
-                    return true;
-                }
-                (_, false) => {
-                    timer.state = TimerState::Deleted;
-                    return true;
-                }
-            }
-        }
-        // The host may have others for the very time of the last.
-        if timestamp == last {
-            return false;
-        }
-        let early = (timestamp, key.to_owned(), namespace.to_owned());
-        match is_registered {
-            true => {
-                if self.early.insert(early) {
-                    self.early_bytes += EARLY_TIMER_BYTES + key.len() + namespace.len();
+        if change != Change::RegisterNew {
+            if let Some(place) = self.find(timestamp, hash, key, namespace) {
+                let timer = &mut self.batch[place];
+                match (timer.state, change) {
+                    (TimerState::Fired, _) => {}
+                    (_, Change::Delete) => {
+                        timer.state = TimerState::Deleted;
+                        return true;
+                    }
+                    (_, Change::Register | Change::RegisterNew) => {
+                        timer.state = TimerState::Pending;
+                        return true;
+                    }
                 }
             }
-            false => _ = self.early.remove(&early),
+            // The host may have others for the very time of the last.
+            let mut is_early = || {
+                self.early.get_mut(&timestamp).is_some_and(|moment| moment.find(hash, key, namespace).is_some())
+            };
+            if timestamp == last && !is_early() {
+                return false;
+            }
         }
+        self.early_bytes += self.early.entry(timestamp).or_default().note(change, hash, key, namespace);
         true
     }
 

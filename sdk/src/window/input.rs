@@ -170,6 +170,11 @@ impl WindowTime {
         self.timers.register(self.domain, timestamp, hash, key, namespace);
     }
 
+    /// Registers a timer that is not registered yet.
+    pub(crate) fn register_new(&self, timestamp: i64, hash: u32, key: &[u8], namespace: &[u8]) {
+        self.timers.register_new(self.domain, timestamp, hash, key, namespace);
+    }
+
     pub(crate) fn delete(&self, timestamp: i64, hash: u32, key: &[u8], namespace: &[u8]) {
         self.timers.delete(self.domain, timestamp, hash, key, namespace);
     }
@@ -181,7 +186,7 @@ impl WindowTime {
             if *timer != i64::MAX {
                 self.delete(*timer, hash, key, &[]);
             }
-            self.register(timestamp, hash, key, &[]);
+            self.register_new(timestamp, hash, key, &[]);
             *timer = timestamp;
         }
     }

@@ -98,9 +98,9 @@ where
         if is_new && window != TimeWindow::GLOBAL {
             let (end, cleanup_time) = (window.max_timestamp(), input.time.cleanup_time(window));
             if !has_passed {
-                input.time.register(end, hash, &input.key, &namespace);
+                input.time.register_new(end, hash, &input.key, &namespace);
             } else if cleanup_time != i64::MAX {
-                input.time.register(cleanup_time, hash, &input.key, &namespace);
+                input.time.register_new(cleanup_time, hash, &input.key, &namespace);
             }
         }
         if has_passed && let Some(content) = content {
@@ -120,7 +120,7 @@ where
             };
             emit_result::<K, _, _>(emit, key, window, fold.result(content), out);
             if timestamp < cleanup_time && cleanup_time != i64::MAX {
-                input.time.register(cleanup_time, hash, key, namespace);
+                input.time.register_new(cleanup_time, hash, key, namespace);
             }
         }
         if timestamp == cleanup_time {
