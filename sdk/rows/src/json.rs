@@ -50,6 +50,10 @@ const EXPECTED_KEYS_MAX: usize = 256;
 const KNOWN_VARIANTS_MAX: usize = 8;
 /// Keys longer than this, with punctuation, are not remembered.
 const EXPECTED_BYTES_MAX: usize = 32;
+/// Texts up to this length are copied in one go.
+const SHORT_TEXT_BYTES: usize = 16;
+/// Most objects that are not tried as regular ones after some were not.
+const PAUSE_MAX: u8 = 63;
 
 /// A line that is not JSON or does not fit the record type.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -251,6 +255,14 @@ struct Integer {
     name: &'static str,
 }
 
+impl Integer {
+    /// The greatest number without sign.
+    #[inline]
+    fn unsigned_max(self) -> u64 {
+        u64::MAX >> (64 - 8 * self.width)
+    }
+}
+
 #[derive(Clone, Debug)]
 struct MapPlan {
     key: Plan,
@@ -264,6 +276,10 @@ struct StructPlan {
     by_name: Vec<usize>,
     /// What stood at each place of the object the last time.
     expected: Vec<ExpectedKey>,
+    /// Objects that are not tried as regular ones: the last ones were not.
+    pause: u8,
+    /// Length of the next pause.
+    next_pause: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -341,7 +357,7 @@ impl Plan {
                 if by_name.windows(2).any(|pair| fields[pair[0]].name == fields[pair[1]].name) {
                     return Err(unsupported("two fields have the same name"));
                 }
-                Self::Struct(Box::new(StructPlan { fields, by_name, expected: Vec::new() }))
+                Self::Struct(Box::new(StructPlan { fields, by_name, expected: Vec::new(), pause: 1, next_pause: 1 }))
             }
             TypeDescriptor::Sum { variants, .. } => {
                 let other = variants.iter().position(|variant| variant.other);
@@ -411,6 +427,21 @@ fn patch_length(out: &mut [u8], start: usize) {
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
+/// Appends a text, the first `length` bytes of `text_and_more`, behind its length.
+#[inline(always)]
+fn append_text(out: &mut Vec<u8>, text_and_more: &[u8], length: usize) {
+    let count = u32::try_from(length).expect("no longer than the line");
+    out.extend_from_slice(&count.to_le_bytes());
+    match text_and_more.first_chunk::<SHORT_TEXT_BYTES>() {
+        // A copy of a fixed size needs no call.
+        Some(chunk) if length <= chunk.len() => {
+            out.extend_from_slice(chunk);
+            out.truncate(out.len() - (chunk.len() - length));
+        }
+        _ => out.extend_from_slice(&text_and_more[..length]),
+    }
+}
+
 #[inline]
 fn append_integer(out: &mut Vec<u8>, bytes: [u8; 8], width: usize) {
     match width {
@@ -427,8 +458,7 @@ fn read_unsigned(cursor: &mut Cursor<'_>, out: &mut Vec<u8>, integer: Integer) -
         Some(magnitude) => (false, magnitude),
         None => cursor.read_unusual_integer(integer.name)?,
     };
-    let max = u64::MAX >> (64 - 8 * integer.width);
-    if negative || magnitude > max {
+    if negative || magnitude > integer.unsigned_max() {
         return Err(cursor.out_of_range(start, integer.name));
     }
     append_integer(out, magnitude.to_le_bytes(), integer.width);
@@ -699,6 +729,14 @@ impl ExpectedKey {
         found
     }
 
+    /// Takes the text if it stands at the cursor, away from the end of the line.
+    #[inline(always)]
+    fn take_exactly(&self, cursor: &mut Cursor<'_>) -> bool {
+        let found = cursor.rest().first_chunk().is_some_and(|window| self.begins(window));
+        cursor.at += if found { self.length } else { 0 };
+        found
+    }
+
     /// Compares without a loop: keys are too short for one to pay.
     #[inline(always)]
     fn begins(&self, window: &[u8; EXPECTED_BYTES_MAX]) -> bool {
@@ -709,6 +747,37 @@ impl ExpectedKey {
         let differs = |index| (half(window, index) ^ half(&self.text, index)) & half(&self.mask, index) != 0;
         !differs(0) && (self.length <= 16 || !differs(1))
     }
+}
+
+/// The cursor behind a value that nobody asked for.
+#[inline(always)]
+fn skipped(mut cursor: Cursor<'_>) -> Option<Cursor<'_>> {
+    if cursor.take(b'"') {
+        cursor.take_plain_string()?;
+        return Some(cursor);
+    }
+    if cursor.take_short_integer().is_some() {
+        return Some(cursor);
+    }
+    skipped_slowly(cursor)
+}
+
+#[inline(never)]
+fn skipped_slowly(mut cursor: Cursor<'_>) -> Option<Cursor<'_>> {
+    cursor.skip_value().ok()?;
+    Some(cursor)
+}
+
+/// The cursor behind a value that was read.
+#[inline(never)]
+fn read_with<'a>(
+    plan: &mut Plan,
+    mut cursor: Cursor<'a>,
+    out: &mut Vec<u8>,
+    scratch: &mut Scratch,
+) -> Option<Cursor<'a>> {
+    plan.read(&mut cursor, out, scratch).ok()?;
+    Some(cursor)
 }
 
 /// What follows at some place of an object.
@@ -723,6 +792,76 @@ enum Next {
 
 impl StructPlan {
     fn read(&mut self, cursor: &mut Cursor<'_>, out: &mut Vec<u8>, scratch: &mut Scratch) -> Parsed<()> {
+        if self.pause == 0 {
+            let start = out.len();
+            if let Some(end) = self.read_regular(*cursor, out, scratch) {
+                cursor.at = end;
+                self.next_pause = 1;
+                return Ok(());
+            }
+            out.truncate(start);
+            self.pause = self.next_pause;
+            self.next_pause = (2 * self.next_pause).min(PAUSE_MAX);
+        } else {
+            self.pause -= 1;
+        }
+        self.read_any(cursor, out, scratch)
+    }
+
+    /// Reads an object whose keys stand where they stood the last time, with the fields in their
+    /// order, and no more space; returns where it ends. None: it is not so, and what was
+    /// appended is to be taken back.
+    ///
+    /// All that changes here can be kept in registers.
+    #[inline(always)]
+    fn read_regular(&mut self, mut cursor: Cursor<'_>, out: &mut Vec<u8>, scratch: &mut Scratch) -> Option<usize> {
+        cursor.enter().ok()?;
+        let start = cursor.at;
+        let mut in_order = 0;
+        for expected in &self.expected {
+            if !expected.take_exactly(&mut cursor) {
+                break;
+            }
+            let Some(field) = expected.field else {
+                cursor = skipped(cursor)?;
+                continue;
+            };
+            if field != in_order {
+                return None;
+            }
+            in_order += 1;
+            match &mut self.fields[field].plan {
+                Plan::Unsigned(integer) => {
+                    let value = cursor.take_short_integer()?;
+                    if value > integer.unsigned_max() {
+                        return None;
+                    }
+                    append_integer(out, value.to_le_bytes(), integer.width);
+                }
+                Plan::Signed(integer) => {
+                    let value = cursor.take_short_integer()?;
+                    if value > integer.unsigned_max() >> 1 {
+                        return None;
+                    }
+                    append_integer(out, value.to_le_bytes(), integer.width);
+                }
+                Plan::String => {
+                    if !cursor.take(b'"') {
+                        return None;
+                    }
+                    let text_and_more = cursor.rest();
+                    let length = cursor.take_plain_string()?.len();
+                    append_text(out, text_and_more, length);
+                }
+                plan => cursor = read_with(plan, cursor, out, scratch)?,
+            }
+        }
+        // The brace that opens the object belongs to the first key.
+        let ends = start < cursor.at && cursor.take(b'}');
+        (ends && in_order == self.fields.len() && out.len() <= scratch.row_end_max).then_some(cursor.at)
+    }
+
+    fn read_any(&mut self, cursor: &mut Cursor<'_>, out: &mut Vec<u8>, scratch: &mut Scratch) -> Parsed<()> {
         let start = out.len();
         let base = scratch.spans.len();
         scratch.spans.resize(base + self.fields.len(), Span::ABSENT);

@@ -12,6 +12,7 @@ use super::{DEPTH_MAX, JsonError};
 pub(super) type Parsed<T> = Result<T, Box<JsonError>>;
 
 /// A place in a line of JSON.
+#[derive(Clone, Copy)]
 pub(super) struct Cursor<'a> {
     text: &'a str,
     /// Offset of the next byte.
@@ -372,6 +373,18 @@ impl<'a> Cursor<'a> {
         }
         self.at += count;
         Some(value)
+    }
+
+    /// Takes the rest of a string without escapes, behind its opening quote; None: it is something else.
+    #[inline(always)]
+    pub(super) fn take_plain_string(&mut self) -> Option<&'a [u8]> {
+        let start = self.at;
+        let end = find_special(self.bytes(), start);
+        if self.bytes().get(end) != Some(&b'"') {
+            return None;
+        }
+        self.at = end + 1;
+        Some(&self.bytes()[start..end])
     }
 
     /// Takes all digits.
