@@ -52,11 +52,8 @@ impl Format {
         };
         let header = options.value::<bool>("csv-header")?.unwrap_or(false);
         let skip_other = options.value::<bool>("json-skip-other")?.unwrap_or(false);
-        let formats = [
-            ("lines", Self::Lines),
-            ("json", Self::Json { skip_other }),
-            ("csv", Self::Csv { delimiter, header }),
-        ];
+        let formats =
+            [("lines", Self::Lines), ("json", Self::Json { skip_other }), ("csv", Self::Csv { delimiter, header })];
         let format = options.choice("format", &formats)?;
         let is_set = |option: &&str| options.text(option).is_some();
         let for_csv = ["csv-delimiter", "csv-header"].into_iter().find(is_set);

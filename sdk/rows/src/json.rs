@@ -185,6 +185,7 @@ impl JsonReader {
             // As a whole record, text has no length.
             Plan::String if cursor.take(b'"') => cursor.read_string(out)?,
             Plan::Bytes => read_bytes(cursor, out)?,
+            Plan::Sum(plan) => plan.read(cursor, out, &mut self.scratch)?,
             plan => plan.read(cursor, out, &mut self.scratch)?,
         }
         cursor.skip_space();
@@ -791,6 +792,7 @@ enum Next {
 }
 
 impl StructPlan {
+    #[inline(never)]
     fn read(&mut self, cursor: &mut Cursor<'_>, out: &mut Vec<u8>, scratch: &mut Scratch) -> Parsed<()> {
         if self.pause == 0 {
             let start = out.len();
@@ -990,6 +992,7 @@ impl FieldPlan {
 }
 
 impl SumPlan {
+    #[inline]
     fn read(&mut self, cursor: &mut Cursor<'_>, out: &mut Vec<u8>, scratch: &mut Scratch) -> Parsed<()> {
         if cursor.take(b'"') {
             return self.read_tag(cursor, out, scratch);

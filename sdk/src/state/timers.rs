@@ -412,9 +412,8 @@ impl Moment {
     fn find(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<usize> {
         let Self { bytes, timers, taken, index } = self;
         let parts = |timer: &EarlyTimer| split(&bytes[timer.start..timer.end]);
-        let index = index.get_or_insert_with(|| {
-            index_of(timers.iter().map(|timer| identity_at_moment(timer.hash, parts(timer).1)))
-        });
+        let index = index
+            .get_or_insert_with(|| index_of(timers.iter().map(|timer| identity_at_moment(timer.hash, parts(timer).1))));
         let found = index.find(identity_at_moment(hash, namespace), |place| {
             let timer = &timers[*place as usize];
             *taken <= *place as usize && timer.hash == hash && parts(timer) == (key, namespace)
@@ -474,9 +473,8 @@ impl Firing {
                 }
             }
             // The host may have others for the very time of the last.
-            let mut is_early = || {
-                self.early.get_mut(&timestamp).is_some_and(|moment| moment.find(hash, key, namespace).is_some())
-            };
+            let mut is_early =
+                || self.early.get_mut(&timestamp).is_some_and(|moment| moment.find(hash, key, namespace).is_some());
             if timestamp == last && !is_early() {
                 return false;
             }
