@@ -6,6 +6,7 @@
 //! is a range in the order of its map keys, and a key group is a range.
 
 use std::{
+    collections::BTreeMap,
     io,
     iter::Peekable,
     ops::{Bound, RangeInclusive},
@@ -72,8 +73,8 @@ pub struct DiskStateBackend {
     shapes: Vec<StateShape>,
     sizes: Vec<KeyGroupSize>,
     bytes: u64,
-    /// By key group, then by state.
-    clean_ups: Vec<Vec<CleanUp>>,
+    /// Those that began, by place of the key group and by state.
+    clean_ups: BTreeMap<(usize, usize), CleanUp>,
     /// The last entry that was taken, by state; empty: none since the first.
     taken: Vec<Vec<u8>>,
 }
@@ -156,9 +157,8 @@ impl DiskStateBackend {
         let shapes: Vec<_> = states.iter().map(|state| state.shape.unwrap_or(StateShape::Value)).collect();
         let sizes: Vec<_> =
             key_groups.clone().map(|key_group| KeyGroupSize { key_group, ..KeyGroupSize::default() }).collect();
-        let clean_ups = vec![vec![CleanUp::default(); shapes.len()]; sizes.len()];
         let taken = vec![Vec::new(); shapes.len()];
-        Ok(Self { store: Store::open(config)?, shapes, sizes, bytes: 0, clean_ups, taken })
+        Ok(Self { store: Store::open(config)?, shapes, sizes, bytes: 0, clean_ups: BTreeMap::new(), taken })
     }
 
     fn place(&self, key_group: u32) -> usize {
@@ -439,7 +439,7 @@ impl KeyedStateBackend for DiskStateBackend {
 
     fn clean_up(&mut self, state: usize, key_group: u32, now: i64) {
         let (shape, place) = (self.shapes[state], self.place(key_group));
-        let clean_up = &mut self.clean_ups[place][state];
+        let clean_up = self.clean_ups.entry((place, state)).or_default();
         if clean_up.ended.is_empty() {
             if 0 < clean_up.pause {
                 clean_up.pause -= 1;

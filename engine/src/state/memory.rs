@@ -63,8 +63,10 @@ const WRONG_SHAPE: &str = "the shape of the state was checked";
 /// See the module.
 pub struct MemoryStateBackend {
     first_group: u32,
-    /// By key group, then by state.
+    /// By key group, then by state; a key group that nothing was written to has none.
     groups: Vec<Vec<Table>>,
+    /// The states of such a key group.
+    empty: Vec<Table>,
     shapes: Vec<StateShape>,
     bytes: u64,
     /// Of a seed of its own, so that no plugin can choose keys that collide.
@@ -76,10 +78,10 @@ impl MemoryStateBackend {
     pub fn new(states: &[StateDescriptor], key_groups: &RangeInclusive<u32>) -> Self {
         // A state that is not kept by key has an empty table, so that places agree.
         let shapes: Vec<_> = states.iter().map(|state| state.shape.unwrap_or(StateShape::Value)).collect();
-        let groups = key_groups.clone().map(|_| shapes.iter().map(|shape| Table::new(*shape)).collect());
         Self {
             first_group: *key_groups.start(),
-            groups: groups.collect(),
+            groups: key_groups.clone().map(|_| Vec::new()).collect(),
+            empty: shapes.iter().map(|shape| Table::new(*shape)).collect(),
             shapes,
             bytes: 0,
             hasher: hashbrown::DefaultHashBuilder::default(),
@@ -97,8 +99,15 @@ impl MemoryStateBackend {
         (hash ^ (hash >> 32)) as u32
     }
 
+    fn tables(&self, key_group: u32) -> &[Table] {
+        match &self.groups[(key_group - self.first_group) as usize][..] {
+            [] => &self.empty,
+            tables => tables,
+        }
+    }
+
     fn table(&self, state: usize, key_group: u32) -> &Table {
-        &self.groups[(key_group - self.first_group) as usize][state]
+        &self.tables(key_group)[state]
     }
 
     fn values(&self, scope: Scope<'_>) -> &ValueTable {
@@ -117,7 +126,12 @@ impl MemoryStateBackend {
 
     /// Changes a table and keeps account of its bytes.
     fn change(&mut self, state: usize, key_group: u32, change: impl FnOnce(&mut Table)) {
-        let table = &mut self.groups[(key_group - self.first_group) as usize][state];
+        let tables = &mut self.groups[(key_group - self.first_group) as usize];
+        if tables.is_empty() {
+            tables.clone_from(&self.empty);
+            self.bytes += (tables.len() * size_of::<Table>()) as u64;
+        }
+        let table = &mut tables[state];
         let before = table.bytes();
         change(table);
         self.bytes = self.bytes + table.bytes() - before;
@@ -225,7 +239,11 @@ impl KeyedStateBackend for MemoryStateBackend {
 
     fn take(&mut self, state: usize, take: &mut TakeEntry<'_>) {
         for (key_group, tables) in (self.first_group..).zip(&mut self.groups) {
-            let Table::Values(table) = &mut tables[state] else { unreachable!("{WRONG_SHAPE}") };
+            let table = match tables.get_mut(state) {
+                Some(Table::Values(table)) => table,
+                Some(Table::Maps(_)) => unreachable!("{WRONG_SHAPE}"),
+                None => continue,
+            };
             let before = table.bytes() as u64;
             let goes_on = table.take(|key, namespace, value| take(Scope { state, key_group, key, namespace }, value));
             self.bytes = self.bytes + table.bytes() as u64 - before;
@@ -271,7 +289,7 @@ impl KeyedStateBackend for MemoryStateBackend {
     }
 
     fn snapshot(&self, key_group: u32) -> Box<dyn KeyGroupSnapshot> {
-        Box::new(MemorySnapshot { tables: self.groups[(key_group - self.first_group) as usize].clone() })
+        Box::new(MemorySnapshot { tables: self.tables(key_group).to_vec() })
     }
 }
 

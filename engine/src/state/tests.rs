@@ -637,6 +637,30 @@ fn quotas_are_kept_and_their_messages_say_where_and_what_to_do() {
 }
 
 #[test]
+fn what_timers_far_apart_and_many_states_take_beside_their_bytes_counts() {
+    let limit: u64 = 1 << 20;
+    let mut state = KeyedState::new(KeyedStateContext { timers_max: u64::MAX, bytes_max: limit, ..context() });
+    let kept = (0..).find(|number| {
+        state.register_timers(1, &timer(0, "key", "", number * 10_000), &go_on).is_err()
+    });
+    // A node of a tree for each second with timers.
+    assert!(kept.unwrap() < limit.cast_signed() / 400, "{kept:?}");
+
+    let descriptor = states().swap_remove(VALUE as usize);
+    let many = vec![descriptor; 256];
+    let mut backend = MemoryStateBackend::new(&many, &(0..=32_767));
+    assert_eq!(backend.bytes(), 0);
+    for key_group in 0..100 {
+        let scope = Scope { state: 7, key_group, key: b"k", namespace: b"" };
+        assert!(!backend.get(scope, &mut Vec::new()));
+        backend.put(scope, b"v");
+    }
+    // A table for each state.
+    assert!(100 * 256 * 100 < backend.bytes(), "{}", backend.bytes());
+    assert_eq!(backend.sizes().iter().map(|group| group.entries).sum::<u64>(), 100);
+}
+
+#[test]
 fn a_call_that_is_told_to_stop_does_so() {
     let mut state = KeyedState::new(context());
     let count = 100_000;

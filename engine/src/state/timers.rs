@@ -22,6 +22,8 @@ use super::entries::{self, Reader};
 const FEW: usize = 8;
 /// What a timer costs beside key and namespace, about.
 const TIMER_BYTES: usize = 56;
+/// What a slot costs, about: a leaf of its tree has room for eleven buckets, however few there are.
+const SLOT_BYTES: usize = 448;
 /// Timestamps that differ in these lowest bits only share a slot: 1,024 ms.
 const SLOT_BITS: u32 = 10;
 /// Marks a timer that was deleted, in the length of its key.
@@ -89,7 +91,7 @@ impl TimerQueue {
 
     /// Bytes of all timers with what it takes to find them, about.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + SLOT_BYTES * self.slots.len()
     }
 
     /// Timestamp of the earliest timer.

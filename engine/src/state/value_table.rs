@@ -1,8 +1,8 @@
 //! A log-structured table of byte values: one key group of one state.
 //!
 //! Records lie one behind the other in segments; an index of places, by the hash of
-//! key and namespace, finds them, so that an entry costs 16 bytes of header
-//! and 10 to 20 of index. A value of equal length is overwritten where it
+//! key and namespace, finds them, so that an entry costs 8 bytes of header
+//! (20 if it is long) and 10 to 20 of index. A value of equal length is overwritten where it
 //! stands; otherwise a new record is appended and the old one is garbage; once
 //! it is a third of the log, what lives in the emptiest segment is moved.
 //!
@@ -16,8 +16,12 @@ use hashbrown::HashTable;
 
 /// Bytes of a segment, but for one that holds a single longer record.
 const SEGMENT_BYTES: usize = if cfg!(test) { 1 << 10 } else { 1 << 20 };
-/// Bytes before the key: hash, and lengths of key, namespace and value.
-const HEADER_BYTES: usize = 16;
+/// Bytes before the key: u32 hash, and lengths: u8 of the key, u8 of the namespace, u16 of the value.
+const SHORT_HEADER_BYTES: usize = 8;
+/// Where one of them is longer: u32 hash, [`LONG`], and the lengths as u32.
+const LONG_HEADER_BYTES: usize = 20;
+/// What stands in a long header in place of the short lengths.
+const LONG: u32 = u32::MAX;
 /// Bytes of the index for an entry, on average.
 const INDEX_BYTES: usize = 14;
 /// Garbage below this is left alone.
@@ -47,8 +51,8 @@ impl Room {
         }
     }
 
-    fn record_bytes(self, key: usize, namespace: usize, value: usize) -> usize {
-        HEADER_BYTES + key + namespace + self.of(value)
+    fn record_bytes(self, lengths: Lengths) -> usize {
+        lengths.header_bytes() + lengths.key + lengths.namespace + self.of(lengths.value)
     }
 }
 
@@ -64,6 +68,52 @@ pub(super) enum CleanUp {
 struct Segment {
     bytes: Arc<Vec<u8>>,
     garbage: usize,
+}
+
+/// Bytes of the parts of a record.
+#[derive(Clone, Copy)]
+struct Lengths {
+    key: usize,
+    namespace: usize,
+    value: usize,
+}
+
+impl Lengths {
+    fn is_short(self) -> bool {
+        self.key <= usize::from(u8::MAX) && self.namespace <= usize::from(u8::MAX) && self.value < usize::from(u16::MAX)
+    }
+
+    fn header_bytes(self) -> usize {
+        if self.is_short() { SHORT_HEADER_BYTES } else { LONG_HEADER_BYTES }
+    }
+
+    /// Of the record that begins here.
+    fn at(record: &[u8]) -> Self {
+        let short = word(record, 4);
+        if short == LONG {
+            let [key, namespace, value] = [8, 12, 16].map(|at| word(record, at) as usize);
+            return Self { key, namespace, value };
+        }
+        let [key, namespace, low, high] = short.to_le_bytes();
+        Self {
+            key: usize::from(key),
+            namespace: usize::from(namespace),
+            value: usize::from(u16::from_le_bytes([low, high])),
+        }
+    }
+
+    /// Writes all of the header but the hash; it takes as many bytes as before.
+    fn write(self, record: &mut [u8]) {
+        let Self { key, namespace, value } = self;
+        if self.is_short() {
+            let short = length(key) | length(namespace) << 8 | length(value) << 16;
+            record[4..SHORT_HEADER_BYTES].copy_from_slice(&short.to_le_bytes());
+            return;
+        }
+        for (at, word) in [(4, LONG), (8, length(key)), (12, length(namespace)), (16, length(value))] {
+            record[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+    }
 }
 
 /// A record in a segment.
@@ -86,10 +136,14 @@ fn length(bytes: usize) -> u32 {
 
 impl<'a> Record<'a> {
     fn at(bytes: &'a [u8]) -> Self {
-        let (header, rest) = bytes.split_at(HEADER_BYTES);
-        let (key, rest) = rest.split_at(word(header, 4) as usize);
-        let (namespace, rest) = rest.split_at(word(header, 8) as usize);
-        Self { hash: word(header, 0), key, namespace, value: &rest[..word(header, 12) as usize] }
+        let lengths = Lengths::at(bytes);
+        let (key, rest) = bytes[lengths.header_bytes()..].split_at(lengths.key);
+        let (namespace, rest) = rest.split_at(lengths.namespace);
+        Self { hash: word(bytes, 0), key, namespace, value: &rest[..lengths.value] }
+    }
+
+    fn lengths(self) -> Lengths {
+        Lengths { key: self.key.len(), namespace: self.namespace.len(), value: self.value.len() }
     }
 }
 
@@ -243,34 +297,37 @@ impl ValueTable {
 
     /// Writes a value over one that takes as much room, if nobody else holds the segment.
     fn overwrite(&mut self, place: Place, value: &[u8]) -> bool {
-        let (segment, offset) = (place.segment(), place.offset());
-        let room = self.room;
-        let Some(bytes) = Arc::get_mut(&mut self.segments[segment].bytes) else { return false };
-        let record = &mut bytes[offset..];
-        let (key, namespace, old) = (word(record, 4) as usize, word(record, 8) as usize, word(record, 12) as usize);
-        if room.record_bytes(key, namespace, old) != room.record_bytes(key, namespace, value.len()) {
-            return false;
-        }
-        if old != value.len() {
-            record[12..16].copy_from_slice(&length(value.len()).to_le_bytes());
-        }
-        record[HEADER_BYTES + key + namespace..][..value.len()].copy_from_slice(value);
-        true
+        let kept = self.resize(place, |_| value.len());
+        kept.is_some_and(|(record, at, _)| {
+            record[at..][..value.len()].copy_from_slice(value);
+            true
+        })
     }
 
     /// Writes behind a value, if there is room and nobody else holds the segment.
     fn extend(&mut self, place: Place, more: &[u8]) -> bool {
-        let (segment, offset) = (place.segment(), place.offset());
-        let room = self.room;
-        let Some(bytes) = Arc::get_mut(&mut self.segments[segment].bytes) else { return false };
-        let record = &mut bytes[offset..];
-        let (key, namespace, old) = (word(record, 4) as usize, word(record, 8) as usize, word(record, 12) as usize);
-        if room.of(old) != room.of(old + more.len()) {
-            return false;
+        let kept = self.resize(place, |old| old + more.len());
+        kept.is_some_and(|(record, at, old)| {
+            record[at + old..][..more.len()].copy_from_slice(more);
+            true
+        })
+    }
+
+    /// Changes the length of a value where it stands; returns the bytes from the record on, where
+    /// the value begins and how long it was. None: it takes another room, or somebody holds the segment.
+    fn resize(&mut self, place: Place, new: impl FnOnce(usize) -> usize) -> Option<(&mut [u8], usize, usize)> {
+        let bytes = Arc::get_mut(&mut self.segments[place.segment()].bytes)?;
+        let record = &mut bytes[place.offset()..];
+        let old = Lengths::at(record);
+        let lengths = Lengths { value: new(old.value), ..old };
+        // Headers of two lengths never make up for rooms of two sizes.
+        if self.room.record_bytes(old) != self.room.record_bytes(lengths) {
+            return None;
         }
-        record[12..16].copy_from_slice(&length(old + more.len()).to_le_bytes());
-        record[HEADER_BYTES + key + namespace + old..][..more.len()].copy_from_slice(more);
-        true
+        if old.value != lengths.value {
+            lengths.write(record);
+        }
+        Some((record, lengths.header_bytes() + old.key + old.namespace, old.value))
     }
 
     fn insert(&mut self, hash: u32, key: &[u8], namespace: &[u8], value: &[u8]) {
@@ -292,19 +349,19 @@ impl ValueTable {
 
     /// Counts a record as garbage that the index does not know any more.
     fn discard(&mut self, place: Place) {
-        let Record { key, namespace, value, .. } = self.record(place);
-        let bytes = self.room.record_bytes(key.len(), namespace.len(), value.len());
+        let bytes = self.room.record_bytes(self.record(place).lengths());
         self.segments[place.segment()].garbage += bytes;
         self.live_bytes -= bytes;
     }
 
     fn write(&mut self, hash: u32, key: &[u8], namespace: &[u8], value: &[u8]) -> Place {
-        let record_bytes = self.room.record_bytes(key.len(), namespace.len(), value.len());
+        let lengths = Lengths { key: key.len(), namespace: namespace.len(), value: value.len() };
+        let record_bytes = self.room.record_bytes(lengths);
         let (segment, bytes) = self.reserve(record_bytes);
         let offset = bytes.len();
-        for number in [hash, length(key.len()), length(namespace.len()), length(value.len())] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
+        bytes.extend_from_slice(&hash.to_le_bytes());
+        bytes.resize(offset + lengths.header_bytes(), 0);
+        lengths.write(&mut bytes[offset..]);
         bytes.extend_from_slice(key);
         bytes.extend_from_slice(namespace);
         bytes.extend_from_slice(value);
@@ -356,8 +413,9 @@ impl ValueTable {
         let index = Arc::make_mut(&mut shared_index);
         let mut offset = 0;
         while offset < bytes.len() {
-            let Record { hash, key, namespace, value } = Record::at(&bytes[offset..]);
-            let record_bytes = self.room.record_bytes(key.len(), namespace.len(), value.len());
+            let record = Record::at(&bytes[offset..]);
+            let record_bytes = self.room.record_bytes(record.lengths());
+            let Record { hash, key, namespace, value } = record;
             let place = Place::new(hash, victim, offset);
             if let Some(entry) = index.find_mut(spread(hash), |other| *other == place) {
                 *entry = self.write(hash, key, namespace, value);
@@ -385,8 +443,9 @@ impl ValueTable {
             };
             let index = Arc::make_mut(&mut self.index);
             while goes_on && offset < bytes.len() {
-                let Record { hash, key, namespace, value } = Record::at(&bytes[offset..]);
-                let record_bytes = self.room.record_bytes(key.len(), namespace.len(), value.len());
+                let record = Record::at(&bytes[offset..]);
+                let record_bytes = self.room.record_bytes(record.lengths());
+                let Record { hash, key, namespace, value } = record;
                 let place = Place::new(hash, segment, offset);
                 if let Ok(entry) = index.find_entry(spread(hash), |other| *other == place) {
                     entry.remove();
@@ -442,5 +501,64 @@ impl ValueTable {
             let record = self.record(*place);
             (record.key, record.namespace, record.value)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Lengths at which the header changes, or the room for a value.
+    const KEYS: [usize; 5] = [0, 1, 255, 256, 300];
+    const VALUES: [usize; 8] = [0, 1, 40, 65_533, 65_534, 65_535, 65_536, 70_000];
+
+    #[test]
+    fn entries_of_all_lengths_are_kept() {
+        for room in [Room::Exact, Room::Growing] {
+            let mut table = ValueTable::new(room);
+            let mut model: BTreeMap<(Vec<u8>, Vec<u8>), Vec<u8>> = BTreeMap::new();
+            for step in 0..3000_usize {
+                let mixed = (step as u64 + 1).wrapping_mul(SPREAD).rotate_left(23) as usize;
+                let key = vec![b'k'; KEYS[mixed % 5]];
+                let namespace = vec![b'n'; KEYS[mixed / 5 % 5]];
+                let value = vec![step as u8; VALUES[mixed / 25 % 8]];
+                let hash = (key.len() * 1000 + namespace.len()) as u32;
+                let entry = (key.clone(), namespace.clone());
+                match mixed / 200 % 8 {
+                    0 => {
+                        table.delete(hash, &key, &namespace);
+                        model.remove(&entry);
+                    }
+                    1..=3 => {
+                        let more = &value[..value.len().min(2)];
+                        table.append(hash, &key, &namespace, more);
+                        model.entry(entry).or_default().extend_from_slice(more);
+                    }
+                    _ => {
+                        table.put(hash, &key, &namespace, &value);
+                        model.insert(entry, value);
+                    }
+                }
+                let snapshot = (step % 100 == 0).then(|| table.clone());
+                assert_eq!(table.len(), model.len(), "step {step}");
+                let found = table.get(hash, &key, &namespace);
+                assert_eq!(found, model.get(&(key, namespace)).map(Vec::as_slice), "step {step}");
+                if let Some(snapshot) = snapshot {
+                    let kept = snapshot.iter().map(|(key, namespace, value)| {
+                        ((key.to_vec(), namespace.to_vec()), value.to_vec())
+                    });
+                    assert_eq!(kept.collect::<BTreeMap<_, _>>(), model, "step {step}");
+                }
+            }
+            let mut taken = BTreeMap::new();
+            table.take(|key, namespace, value| {
+                taken.insert((key.to_vec(), namespace.to_vec()), value.to_vec());
+                true
+            });
+            assert_eq!(taken, model);
+            assert_eq!((table.len(), table.bytes()), (0, 0));
+        }
     }
 }

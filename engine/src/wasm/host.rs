@@ -44,6 +44,8 @@ impl<T: EmitTarget> AnyTarget for T {
     }
 }
 
+/// What an element of an operator state costs beside its bytes, about.
+const LIST_ELEMENT_BYTES: usize = 48;
 const TARGET_IS_BACK: &str = "the target is put back by the import that took it";
 
 /// State of one instance on the host's side; lives in its store.
@@ -270,7 +272,7 @@ impl Host {
             return Err(HostTrap::new(GuestFailure::StateValueLimit, message));
         }
         self.lists.insert(place, elements);
-        let listed: usize = self.lists.values().flatten().map(|element| 4 + element.len()).sum();
+        let listed: usize = self.lists.values().flatten().map(|element| LIST_ELEMENT_BYTES + element.len()).sum();
         let keyed = self.state.as_ref().map_or(0, |state| state.bytes());
         let bytes = keyed.saturating_add(listed as u64);
         if self.limits.state_bytes_max < bytes {

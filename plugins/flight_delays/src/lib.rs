@@ -18,7 +18,9 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
     let event_time = WatermarkStrategy::<Flight<'_>>::for_bounded_out_of_orderness(Duration::from_hours(1))
         .with_timestamp_assigner(|flight| milliseconds(flight.date).unwrap_or(i64::MIN));
     let rows = env
-        .from_source_with_watermarks(FileSource::json_lines(args.require("input")?), event_time)
+        .from_source(FileSource::json_lines(args.require("input")?))
+        .uid("flights")
+        .assign_timestamps_and_watermarks(event_time)
         .key_by_with(|flight: &Flight<'_>, key: &mut KeyWriter<str>| key.set(flight.origin))
         .window(TumblingEventTimeWindows::of(Duration::from_hours(24)))
         .aggregate_then(SumUp, |origin, window, delays, out: &mut Collector<str>| {
@@ -26,9 +28,10 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
             let day = OffsetDateTime::from_unix_timestamp(window.start / 1000)?.date();
             out.csv((day.to_string(), origin, flights, sum, largest));
             Ok(())
-        });
+        })
+        .uid("delays-of-days");
     match args.get::<String>("output")? {
-        Some(directory) => rows.sink_to(FileSink::text_lines(directory)),
+        Some(directory) => rows.sink_to(FileSink::text_lines(directory)).uid("rows"),
         None => rows.print(),
     };
     env.set_job_name("Flight delays");

@@ -26,21 +26,23 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
         .with_timestamp_assigner(|failure| failure.time);
     let rows = env
         .from_source(FileSource::text_lines(args.require("input")?))
+        .uid("lines")
         .flat_map(move |line, out: &mut Collector<Failure<'static>>| failed_login(line, year, out))
         .assign_timestamps_and_watermarks(event_time)
         .key_by_with(|failure: &Failure<'_>, key: &mut KeyWriter<str>| key.set(failure.address))
         .process({
             let alerts = alerts.clone();
             move |states: &mut States| Guard { threshold, alerts: alerts.clone(), counts: states.map("counts") }
-        });
+        })
+        .uid("guard");
     if let Some(directory) = args.get::<String>("alerts")? {
-        rows.get_side_output(&alerts).sink_to(FileSink::text_lines(directory)).name("Alerts");
+        rows.get_side_output(&alerts).sink_to(FileSink::text_lines(directory)).name("Alerts").uid("alerts");
     }
     let counts = match args.get::<String>("output")? {
         Some(directory) => rows.sink_to(FileSink::text_lines(directory)),
         None => rows.print(),
     };
-    counts.name("Counts");
+    counts.name("Counts").uid("counts");
     env.set_job_name("sshd guard");
     Ok(())
 }
