@@ -35,11 +35,13 @@ impl Table {
         }
     }
 
+    /// Bytes of the entries, and of the table itself.
     fn bytes(&self) -> u64 {
-        match self {
-            Self::Values(table) => table.bytes() as u64,
-            Self::Maps(table) => table.bytes() as u64,
-        }
+        let entries = match self {
+            Self::Values(table) => table.bytes(),
+            Self::Maps(table) => table.bytes(),
+        };
+        (size_of::<Self>() + entries) as u64
     }
 
     fn entries(&self) -> u64 {
@@ -129,7 +131,7 @@ impl MemoryStateBackend {
         let tables = &mut self.groups[(key_group - self.first_group) as usize];
         if tables.is_empty() {
             tables.clone_from(&self.empty);
-            self.bytes += (tables.len() * size_of::<Table>()) as u64;
+            self.bytes += tables.iter().map(Table::bytes).sum::<u64>();
         }
         let table = &mut tables[state];
         let before = table.bytes();

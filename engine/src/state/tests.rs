@@ -640,9 +640,7 @@ fn quotas_are_kept_and_their_messages_say_where_and_what_to_do() {
 fn what_timers_far_apart_and_many_states_take_beside_their_bytes_counts() {
     let limit: u64 = 1 << 20;
     let mut state = KeyedState::new(KeyedStateContext { timers_max: u64::MAX, bytes_max: limit, ..context() });
-    let kept = (0..).find(|number| {
-        state.register_timers(1, &timer(0, "key", "", number * 10_000), &go_on).is_err()
-    });
+    let kept = (0..).find(|number| state.register_timers(1, &timer(0, "key", "", number * 10_000), &go_on).is_err());
     // A node of a tree for each second with timers.
     assert!(kept.unwrap() < limit.cast_signed() / 400, "{kept:?}");
 

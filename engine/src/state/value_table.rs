@@ -546,9 +546,9 @@ mod tests {
                 let found = table.get(hash, &key, &namespace);
                 assert_eq!(found, model.get(&(key, namespace)).map(Vec::as_slice), "step {step}");
                 if let Some(snapshot) = snapshot {
-                    let kept = snapshot.iter().map(|(key, namespace, value)| {
-                        ((key.to_vec(), namespace.to_vec()), value.to_vec())
-                    });
+                    let kept = snapshot
+                        .iter()
+                        .map(|(key, namespace, value)| ((key.to_vec(), namespace.to_vec()), value.to_vec()));
                     assert_eq!(kept.collect::<BTreeMap<_, _>>(), model, "step {step}");
                 }
             }
