@@ -725,7 +725,7 @@ pub mod options {
         STATE_CACHE_BYTES: MemorySize = "state.cache.bytes", "16 mb", "Keyed state that a plugin's instance keeps in its own memory, about; the rest is kept by the engine.";
         PLUGIN_BYTES_MAX: MemorySize = "plugin.bytes-max", "16 mb", "Longest plugin.";
         PLUGIN_COMPILE_CPU_TIME: Duration = "plugin.compile.cpu-time", "30 s", "CPU time that compiling a plugin may take.";
-        PLUGIN_CACHE_DIR: Option<String> = "plugin.cache-dir", "(none)", "Directory of compiled plugins; unset: `engine` in the user's cache directory.";
+        PLUGIN_CACHE_DIR: Option<String> = "plugin.cache-dir", "(none)", "Directory of compiled plugins, which only the user that runs the engine may write into: another one is not used, as the log says; unset: `engine` in the user's cache directory.";
     }
 }
 

@@ -98,7 +98,8 @@ mod tests {
             let names_place = ["dir", "path", "address", "allow-"].iter().any(|part| option.key.contains(part));
             let is_size = option.expected().starts_with("a size");
             assert!(scope != Scope::Program || !names_place && !is_size, "{}", option.key);
-            let of_process = ["sandbox.", "plugin.", "taskmanager.", "heartbeat.", "web.", "rest.", "cluster.", "slot."];
+            let of_process =
+                ["sandbox.", "plugin.", "taskmanager.", "heartbeat.", "web.", "rest.", "cluster.", "slot."];
             if of_process.iter().any(|prefix| option.key.starts_with(prefix)) || option.key.ends_with("-max") {
                 assert_eq!(scope, Scope::Owner, "{}", option.key);
             }

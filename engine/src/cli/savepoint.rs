@@ -101,9 +101,7 @@ fn check_is_snapshot(path: &Path) -> Outcome {
     // What is no path of this machine is refused by whoever opens it.
     let Ok(directory) = SnapshotLocation::local_path(&text) else { return Ok(()) };
     let directory = Path::new(&directory);
-    if directory.ends_with("_metadata")
-        || directory.join("_metadata").exists()
-    {
+    if directory.ends_with("_metadata") || directory.join("_metadata").exists() {
         return Ok(());
     }
     let is_there = directory.is_dir();
