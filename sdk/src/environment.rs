@@ -50,7 +50,8 @@ impl StreamExecutionEnvironment {
         self
     }
 
-    /// Sets a value of the job's configuration, for example `restart-strategy.type`.
+    /// Sets a value of the job's configuration, for example `restart-strategy.type`. A program may set what
+    /// CONFIGURATION.md says is set by `program`; a job that sets another key is refused.
     pub fn configure(&self, key: &str, value: &str) -> &Self {
         self.graph.borrow_mut().configuration.insert(key.to_owned(), value.to_owned());
         self

@@ -39,6 +39,19 @@ fn a_submitted_job_cannot_raise_the_limits_of_the_cluster() {
 }
 
 #[test]
+fn a_submitted_job_cannot_raise_its_quotas() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let cluster = Cluster::start(&["-D", "state.timers.max=1000", "--allow-write", text(directory.path())]);
+    let output = directory.path().join("out");
+    let plugin = plugin("test_hostile");
+    let arguments = ["submit", "--jobmanager", &cluster.url, "-D", "state.timers.max=50000000", text(&plugin)];
+    let ended = run(&[&arguments[..], &["process-batch", "timers-many", text(&output)]].concat());
+    check_failure(&ended, 1, &["more than 1000 timers", "raise state.timers.max"]);
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(told.contains("warning: state.timers.max is decided by the owner of the JobManager"), "{told}");
+}
+
+#[test]
 fn a_job_with_output_survives_a_killed_cluster() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [input, output, expected, storage] =

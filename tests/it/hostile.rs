@@ -78,6 +78,23 @@ fn output_is_limited_and_checked() {
 }
 
 #[test]
+fn a_plan_names_no_directory_and_no_savepoint() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (plugin, elsewhere) = (plugin("test_hostile"), directory.path().join("elsewhere"));
+    for key in [
+        "execution.checkpointing.dir",
+        "execution.checkpointing.savepoint-dir",
+        "execution.state-recovery.path",
+        "execution.row-errors.dead-letter.dir",
+    ] {
+        let setting = ["submit", text(&plugin), "plan", "set", key, text(&elsewhere)];
+        let told = format!("the program sets \"{key}\", which only its submitter may set: with -D {key}=VALUE");
+        check_failure(&run(&setting), 2, &[&told]);
+        assert!(!elsewhere.exists(), "{key}");
+    }
+}
+
+#[test]
 fn state_and_timers_are_limited_and_checked() {
     let quotas = ["-D", "state.bytes-max=8mb", "-D", "state.timers.max=1000", "-D", "state.value.bytes-max=2mb"];
     let value = "state \"value\" of operator \"hostile 2\", key ";

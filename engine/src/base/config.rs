@@ -13,6 +13,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::option_scope::Scope;
+
 /// A type that a value can have.
 pub trait ConfigValue: Sized {
     /// What is expected, for messages: "a duration such as \"100 ms\"".
@@ -57,6 +59,10 @@ pub enum Constraint {
     OneOf(&'static [&'static str]),
     /// A number between the two, both inclusive.
     Between(f64, f64),
+    /// A size between the two in bytes, both inclusive.
+    Sizes(u64, u64),
+    /// A duration between the two in milliseconds, both inclusive.
+    Durations(u64, u64),
 }
 
 impl Constraint {
@@ -69,6 +75,12 @@ impl Constraint {
                 // Words that stand for "unset", which the type has admitted.
                 Err(_) => true,
             },
+            Self::Sizes(least, greatest) => {
+                MemorySize::parse(text).is_none_or(|size| (least..=greatest).contains(&size.0))
+            }
+            Self::Durations(least, greatest) => Duration::parse(text).is_none_or(|duration| {
+                Duration::from_millis(least) <= duration && duration <= Duration::from_millis(greatest)
+            }),
         }
     }
 }
@@ -83,6 +95,13 @@ impl OptionEntry {
                 format!("one of {}", words.join(", "))
             }
             Constraint::Between(least, greatest) => format!("{} from {least} to {greatest}", self.expected),
+            Constraint::Sizes(least, greatest) => {
+                format!("{}, from {} to {}", self.expected, format_size(least), format_size(greatest))
+            }
+            Constraint::Durations(least, greatest) => {
+                let text = |millis| format_duration(Duration::from_millis(millis));
+                format!("{}, from {} to {}", self.expected, text(least), text(greatest))
+            }
         }
     }
 
@@ -517,13 +536,25 @@ pub fn reference() -> String {
     let cell = |text: &str| text.replace('|', "\\|");
     let mut text =
         "# Configuration\n\nMade from the table of options by a test; keys are Flink's where Flink has them.\n\n\
-                    | key | default | value | effect |\n|---|---|---|---|\n"
+         \"Set by\" is the weakest party that may set a key; those after it may, too. `program`: the plugin, as with \
+         `configure` of the SDK. `submitter`: who submits the job, with `-D key=value`, an option of the command line \
+         or the configuration file. `owner`: who runs the process; a job that is submitted over REST cannot change \
+         these, and what it says of them is ignored. In `engine submit` without a JobManager the submitter is the \
+         owner.\n\n| key | default | value | set by | effect |\n|---|---|---|---|---|\n"
             .to_owned();
     for option in options::ALL {
         let (expected, doc) = (cell(&option.expected()), cell(option.doc));
-        text.push_str(&format!("| `{}` | {} | {expected} | {doc} |\n", option.key, option.default));
+        let scope = Scope::of(option.key).name();
+        text.push_str(&format!("| `{}` | {} | {expected} | {scope} | {doc} |\n", option.key, option.default));
     }
     text
+}
+
+/// Text of a size: the largest unit that divides it.
+fn format_size(bytes: u64) -> String {
+    let units = [("tb", 40), ("gb", 30), ("mb", 20), ("kb", 10)];
+    let unit = units.into_iter().find(|(_, shift)| bytes != 0 && bytes.trailing_zeros() >= *shift);
+    unit.map_or_else(|| format!("{bytes} b"), |(unit, shift)| format!("{} {unit}", bytes >> shift))
 }
 
 /// Text of a duration as Flink prints it: the largest unit that divides it.
@@ -591,7 +622,14 @@ pub mod options {
     const PORTS: Constraint = Constraint::Between(0.0, 65535.0);
     const SHARES: Constraint = Constraint::Between(0.0, 1.0);
     const BACKOFF_MULTIPLIERS: Constraint = Constraint::Between(1.0, 1000.0);
-    const AT_LEAST_ONE: Constraint = Constraint::Between(1.0, 4_294_967_295.0);
+    const UP_TO_1000: Constraint = Constraint::Between(0.0, 1000.0);
+    const FROM_1_TO_1000: Constraint = Constraint::Between(1.0, 1000.0);
+    /// Each task allocates some of them at once, and each channel a place for each of its buffers.
+    const SEGMENT_SIZES: Constraint = Constraint::Sizes(64, 16 << 20);
+    /// As in Flink: the metadata goes through messages.
+    const INLINE_THRESHOLDS: Constraint = Constraint::Sizes(0, 1 << 20);
+    /// Shorter ones keep a core busy.
+    const PERIODS: Constraint = Constraint::Durations(10, 86_400_000);
 
     options! {
         PARALLELISM: u32 where PARALLELISMS = "parallelism.default", "1", "Parallelism of operators that set none; 1 to 32768.";
@@ -609,14 +647,14 @@ pub mod options {
         CHECKPOINTING_MODE: String where CHECKPOINTING_MODES = "execution.checkpointing.mode", "EXACTLY_ONCE", "EXACTLY_ONCE, or AT_LEAST_ONCE: no input waits for another, and rows may be processed twice after a failure.";
         CHECKPOINTING_TIMEOUT: Duration = "execution.checkpointing.timeout", "10 min", "Time after which a checkpoint that is not complete is given up.";
         CHECKPOINTING_MIN_PAUSE: Duration = "execution.checkpointing.min-pause", "0 ms", "Time from the end of a checkpoint to the beginning of the next, at least.";
-        CHECKPOINTING_MAX_CONCURRENT: u32 where AT_LEAST_ONE = "execution.checkpointing.max-concurrent-checkpoints", "1", "Checkpoints that may be under way at once.";
+        CHECKPOINTING_MAX_CONCURRENT: u32 where FROM_1_TO_1000 = "execution.checkpointing.max-concurrent-checkpoints", "1", "Checkpoints that may be under way at once.";
         CHECKPOINTING_TOLERABLE_FAILURES: u32 = "execution.checkpointing.tolerable-failed-checkpoints", "0", "Checkpoints that may fail one after the other before the job restarts.";
         CHECKPOINT_RETENTION: String where CHECKPOINT_RETENTIONS = "execution.checkpointing.externalized-checkpoint-retention", "NO_EXTERNALIZED_CHECKPOINTS", "What becomes of the last checkpoints when the job ends: they are kept if it FAILED, with RETAIN_ON_CANCELLATION also if it was CANCELED, and deleted otherwise.";
-        CHECKPOINTS_RETAINED: u32 where AT_LEAST_ONE = "execution.checkpointing.num-retained", "1", "Complete checkpoints that are kept; with 2 a damaged one can be passed over.";
+        CHECKPOINTS_RETAINED: u32 where FROM_1_TO_1000 = "execution.checkpointing.num-retained", "1", "Complete checkpoints that are kept; with 2 a damaged one can be passed over.";
         CHECKPOINTS_AFTER_TASKS_FINISH: bool = "execution.checkpointing.checkpoints-after-tasks-finish", "true", "Whether checkpoints go on when some tasks have finished.";
         CHECKPOINTING_DIR: Option<String> = "execution.checkpointing.dir", "(none)", "Directory of the checkpoints, which are in DIR/JOB/chk-N; unset: within the engine's state directory.";
         SAVEPOINT_DIR: Option<String> = "execution.checkpointing.savepoint-dir", "(none)", "Directory of savepoints for which none is given.";
-        DATA_INLINE_THRESHOLD: MemorySize = "execution.checkpointing.data-inline-threshold", "20 kb", "State up to this length is kept in the metadata, not in a file of its own.";
+        DATA_INLINE_THRESHOLD: MemorySize where INLINE_THRESHOLDS = "execution.checkpointing.data-inline-threshold", "20 kb", "State up to this length is kept in the metadata, not in a file of its own.";
         CHECKPOINTING_INCREMENTAL: bool = "execution.checkpointing.incremental", "false", "Whether a checkpoint writes only what changed.";
         RECOVERY_PATH: Option<String> = "execution.state-recovery.path", "(none)", "Checkpoint or savepoint that the job goes on from.";
         RECOVERY_IGNORE_UNCLAIMED: bool = "execution.state-recovery.ignore-unclaimed-state", "false", "Whether state of operators that the job does not have is dropped; otherwise the job is refused.";
@@ -635,12 +673,12 @@ pub mod options {
         EXPONENTIAL_JITTER: f64 where SHARES = "restart-strategy.exponential-delay.jitter-factor", "0.1", "Random share of the delay, 0 to 1.";
         EXPONENTIAL_ATTEMPTS: Option<u32> as super::parse_unless_infinite = "restart-strategy.exponential-delay.attempts-before-reset-backoff", "infinite", "Restarts before the job fails, or infinite.";
         FAILOVER_STRATEGY: String where FAILOVER_STRATEGIES = "jobmanager.execution.failover-strategy", "region", "region: restart what a failure touches; full: restart all.";
-        ATTEMPTS_HISTORY: u32 = "jobmanager.execution.attempts-history-size", "16", "Former attempts kept for each subtask.";
-        HEARTBEAT_INTERVAL: Duration = "heartbeat.interval", "10 s", "Time between two heartbeats.";
-        HEARTBEAT_TIMEOUT: Duration = "heartbeat.timeout", "50 s", "Silence after which a peer counts as lost.";
-        REGISTRATION_INITIAL_TIMEOUT: Duration = "cluster.registration.initial-timeout", "100 ms", "First wait for the answer to a registration; doubled with each try.";
-        REGISTRATION_MAX_TIMEOUT: Duration = "cluster.registration.max-timeout", "30 s", "Longest wait for the answer to a registration.";
-        REGISTRATION_REFUSED_DELAY: Duration = "cluster.registration.refused-registration-delay", "30 s", "Pause after a refused registration.";
+        ATTEMPTS_HISTORY: u32 where UP_TO_1000 = "jobmanager.execution.attempts-history-size", "16", "Former attempts kept for each subtask.";
+        HEARTBEAT_INTERVAL: Duration where PERIODS = "heartbeat.interval", "10 s", "Time between two heartbeats.";
+        HEARTBEAT_TIMEOUT: Duration where PERIODS = "heartbeat.timeout", "50 s", "Silence after which a peer counts as lost.";
+        REGISTRATION_INITIAL_TIMEOUT: Duration where PERIODS = "cluster.registration.initial-timeout", "100 ms", "First wait for the answer to a registration; doubled with each try.";
+        REGISTRATION_MAX_TIMEOUT: Duration where PERIODS = "cluster.registration.max-timeout", "30 s", "Longest wait for the answer to a registration.";
+        REGISTRATION_REFUSED_DELAY: Duration where PERIODS = "cluster.registration.refused-registration-delay", "30 s", "Pause after a refused registration.";
         SLOTS: u32 where SLOTS_PER_TASK_EXECUTOR = "taskmanager.numberOfTaskSlots", "1", "Slots of each TaskExecutor. In `engine submit` without a JobManager: as many as the job needs, if unset; in `engine cluster`: 8 or the number of CPU cores, if unset.";
         TASK_MANAGER_REGISTRATION_TIMEOUT: Duration = "taskmanager.registration.timeout", "5 min", "Time without a ResourceManager after which a TaskExecutor ends.";
         SLOT_TIMEOUT: Duration = "taskmanager.slot.timeout", "10 s", "Time after which a slot that was allocated but not used is freed.";
@@ -648,11 +686,11 @@ pub mod options {
         SLOT_IDLE_TIMEOUT: Duration = "slot.idle.timeout", "50 s", "Time after which a job gives back a slot it does not use.";
         RESOURCE_MANAGER_JOB_TIMEOUT: Duration = "resourcemanager.job.timeout", "5 min", "Time after which a job without leader is forgotten.";
         TASK_CANCELLATION_TIMEOUT: Duration = "task.cancellation.timeout", "3 min", "Time after which a task that does not end is reported.";
-        SEGMENT_SIZE: MemorySize = "taskmanager.memory.segment-size", "32 kb", "Size of a network buffer: rows are sent at this fill.";
-        MAX_BUFFERS_PER_CHANNEL: u32 where AT_LEAST_ONE = "taskmanager.network.memory.max-buffers-per-channel", "10", "Buffers queued for one channel before the producer waits.";
+        SEGMENT_SIZE: MemorySize where SEGMENT_SIZES = "taskmanager.memory.segment-size", "32 kb", "Size of a network buffer: rows are sent at this fill.";
+        MAX_BUFFERS_PER_CHANNEL: u32 where FROM_1_TO_1000 = "taskmanager.network.memory.max-buffers-per-channel", "10", "Buffers queued for one channel before the producer waits.";
         JOB_STORE_CACHE_SIZE: MemorySize = "jobstore.cache-size", "50 mb", "Memory for finished jobs.";
         JOB_STORE_EXPIRATION: Duration as super::parse_seconds = "jobstore.expiration-time", "3600", "Time for which finished jobs are shown; a bare number counts seconds.";
-        EXCEPTION_HISTORY: u32 = "web.exception-history-size", "16", "Failures kept for each job.";
+        EXCEPTION_HISTORY: u32 where UP_TO_1000 = "web.exception-history-size", "16", "Failures kept for each job.";
         METRICS_INTERVAL: Duration = "metrics.fetcher.update-interval", "10 s", "Time between two updates of metrics in REST.";
         REST_ADDRESS: String = "rest.bind-address", "127.0.0.1", "Address that REST listens on.";
         REST_PORT: u32 where PORTS = "rest.port", "8081", "Port that REST listens on; 0: any.";
@@ -687,7 +725,7 @@ pub mod options {
         STATE_CACHE_BYTES: MemorySize = "state.cache.bytes", "16 mb", "Keyed state that a plugin's instance keeps in its own memory, about; the rest is kept by the engine.";
         PLUGIN_BYTES_MAX: MemorySize = "plugin.bytes-max", "16 mb", "Longest plugin.";
         PLUGIN_COMPILE_CPU_TIME: Duration = "plugin.compile.cpu-time", "30 s", "CPU time that compiling a plugin may take.";
-        PLUGIN_CACHE_DIR: Option<String> = "plugin.cache-dir", "(none)", "Directory of compiled plugins; unset: `engine` in the user's cache directory.";
+        PLUGIN_CACHE_DIR: Option<String> = "plugin.cache-dir", "(none)", "Directory of compiled plugins, which only the user that runs the engine may write into: another one is not used, as the log says; unset: `engine` in the user's cache directory.";
     }
 }
 
@@ -783,6 +821,37 @@ mod tests {
         assert_eq!(configuration.get(&options::JOB_STORE_EXPIRATION), Duration::from_secs(3600));
         assert_eq!(configuration.get(&options::EXPONENTIAL_ATTEMPTS), None);
         assert_eq!(configuration.get(&options::MAX_PARALLELISM), None);
+    }
+
+    #[test]
+    fn what_would_exhaust_the_process_is_refused_when_it_is_read() {
+        for (key, bad, good) in [
+            ("taskmanager.memory.segment-size", &["1tb", "63", "0"][..], &["64", "32 kb", "16 mb"][..]),
+            ("taskmanager.network.memory.max-buffers-per-channel", &["0", "4294967295"], &["1", "1000"]),
+            ("execution.checkpointing.data-inline-threshold", &["2 mb"], &["0b", "1 mb"]),
+            ("execution.checkpointing.max-concurrent-checkpoints", &["0", "4294967295"], &["1"]),
+            ("execution.checkpointing.num-retained", &["0", "4294967295"], &["1"]),
+            ("heartbeat.interval", &["0 ms", "1 ms", "400 d"], &["10 ms", "1 d"]),
+            ("heartbeat.timeout", &["0"], &["10 h"]),
+            ("cluster.registration.initial-timeout", &["0 s"], &["100 ms"]),
+            ("cluster.registration.max-timeout", &["0 s"], &["30 s"]),
+            ("cluster.registration.refused-registration-delay", &["0 s"], &["30 s"]),
+            ("web.exception-history-size", &["4294967295"], &["16", "0"]),
+            ("jobmanager.execution.attempts-history-size", &["4294967295"], &["16"]),
+        ] {
+            let set = |value: &&str| Configuration::default().set(key, value, Origin::Dynamic);
+            assert!(bad.iter().all(|value| set(value).is_err()), "{key}");
+            assert!(good.iter().all(|value| set(value).is_ok()), "{key}");
+        }
+        let error = Configuration::default().set("heartbeat.interval", "0 ms", Origin::File).expect_err("it spins");
+        assert_eq!(
+            error.to_string(),
+            "invalid value \"0 ms\" for \"heartbeat.interval\": expected a duration such as \"100 ms\" or \"10 s\", \
+             from 10 ms to 1 d"
+        );
+        let error = Configuration::default().set("taskmanager.memory.segment-size", "1tb", Origin::File);
+        let message = error.expect_err("too long").to_string();
+        assert!(message.ends_with(", from 64 b to 16 mb"), "{message}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod ids;
 pub mod clock;
 pub mod config;
+pub mod option_scope;
 pub mod status;
 pub mod key_group;
 pub mod stream_element;

@@ -109,14 +109,41 @@ pub struct SnapshotLocation(pub String);
 impl SnapshotLocation {
     /// Reads what people write: "…/chk-7", with or without "/_metadata" or "file://", is checkpoint 7 in
     /// the directory of a job's checkpoints; all else is the directory of a savepoint.
+    ///
+    /// What names no local directory stays as it is: whoever opens it says why not.
     pub fn resolve(path: &str) -> (Self, Option<CheckpointId>) {
-        let path = path.strip_prefix("file://").unwrap_or(path).trim_end_matches('/');
+        let local = Self::local_path(path);
+        let path = local.as_deref().unwrap_or(path).trim_end_matches('/');
         let path = path.strip_suffix("/_metadata").unwrap_or(path);
         let (directory, name) = path.rsplit_once('/').unwrap_or((".", path));
         if let Some(Ok(id)) = name.strip_prefix("chk-").map(str::parse) {
             return (Self(directory.to_owned()), Some(id));
         }
         (Self(path.to_owned()), None)
+    }
+
+    /// The local path that a path or a URL `file:///…` names. Only what a URL says is percent-decoded, so that a path
+    /// stays the same however often this is asked.
+    ///
+    /// # Errors
+    /// Says in a line why there is none, and what would be right.
+    pub fn local_path(text: &str) -> Result<String, String> {
+        match url_scheme(text) {
+            None if text.is_empty() => Err("it is empty: name a path or a URL file:///…".to_owned()),
+            None => Ok(text.to_owned()),
+            Some("file") => {
+                let encoded = &text["file://".len()..];
+                if !encoded.starts_with('/') {
+                    return Err("a URL of a directory begins with file:/// and has no host".to_owned());
+                }
+                percent_decoded(encoded).ok_or_else(|| {
+                    "a % in a URL is followed by two hexadecimal digits, a % of the path itself is %25, and the path is \
+                     UTF-8"
+                        .to_owned()
+                })
+            }
+            Some(scheme) => Err(format!("stores of kind {scheme:?} are not known: name a path or a URL file:///…")),
+        }
     }
 
     /// What people read of a checkpoint in this directory, or of the savepoint that it is.
@@ -126,6 +153,24 @@ impl SnapshotLocation {
             None => self.to_string(),
         }
     }
+}
+
+/// The part of a URL before "://".
+fn url_scheme(text: &str) -> Option<&str> {
+    let (scheme, _) = text.split_once("://")?;
+    let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    (!scheme.is_empty() && scheme.bytes().all(is_scheme)).then_some(scheme)
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok().filter(|path| !path.contains('\0'))
 }
 
 impl fmt::Display for SnapshotLocation {
@@ -184,6 +229,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn urls_of_files_are_decoded_and_paths_are_not() {
+        for (text, path) in [
+            ("/a/b%20c", "/a/b%20c"),
+            ("a b", "a b"),
+            ("/a/x://y", "/a/x://y"),
+            ("file:///a/b%20c", "/a/b c"),
+            ("file:///%C3%A4/%2e%2E/%25", "/ä/../%"),
+        ] {
+            assert_eq!(SnapshotLocation::local_path(text).as_deref(), Ok(path), "{text}");
+        }
+        for (text, part) in [
+            ("", "it is empty"),
+            ("file://host/a", "has no host"),
+            ("file://", "has no host"),
+            ("s3://bucket/a", "stores of kind \"s3\""),
+            ("file:///a%2", "two hexadecimal digits"),
+            ("file:///a%+1", "two hexadecimal digits"),
+            ("file:///a%äb", "two hexadecimal digits"),
+            ("file:///a%ff", "is UTF-8"),
+            ("file:///a%00", "is UTF-8"),
+        ] {
+            let refused = SnapshotLocation::local_path(text).expect_err(text);
+            assert!(refused.contains(part), "{text}: {refused}");
+        }
+    }
+
+    #[test]
     fn a_path_says_whether_it_is_a_checkpoint() {
         let resolve = |path| {
             let (location, id) = SnapshotLocation::resolve(path);
@@ -195,6 +267,9 @@ mod tests {
         assert_eq!(resolve("file:///a/job/chk-7/"), ("/a/job".to_owned(), Some(7)));
         assert_eq!(resolve("/a/savepoint-012345-6789/"), ("/a/savepoint-012345-6789".to_owned(), None));
         assert_eq!(resolve("/a/chk-x"), ("/a/chk-x".to_owned(), None));
+        assert_eq!(resolve("file:///my%20data/job/chk%2D7"), ("/my data/job".to_owned(), Some(7)));
+        assert_eq!(resolve("/my%20data/chk-7"), ("/my%20data".to_owned(), Some(7)), "no URL");
+        assert_eq!(resolve("s3://bucket/chk-7"), ("s3://bucket".to_owned(), Some(7)));
         assert_eq!(SnapshotLocation("/a".to_owned()).path_of(Some(3)), "/a/chk-3");
     }
 }

@@ -40,7 +40,6 @@ const CHECKPOINT: &str = "chk-";
 const SAVEPOINT: &str = "savepoint-";
 /// Directory of the files of checkpoints, below that of the job.
 const SHARED: &str = "shared";
-const FILE_SCHEME: &str = "file://";
 /// Length of what a directory is probed with: more than a file system keeps beside its name.
 const PROBE_BYTES: usize = 4 << 10;
 /// Bytes that are written or read at a time. Those of a file that is not larger are gathered.
@@ -162,21 +161,9 @@ impl CheckpointStorage {
     /// Returns an error if the location is not one that can be used.
     pub fn open(location: SnapshotLocation) -> Result<Self, CheckpointStorageError> {
         let refused = |problem: String| CheckpointStorageError::Refused { path: location.0.clone(), problem };
-        let directory = if let Some(path) = location.0.strip_prefix(FILE_SCHEME) {
-            if !path.starts_with('/') {
-                return Err(refused("a URL of a directory begins with file:/// and has no host".to_owned()));
-            }
-            let path = Path::from_url_path(path).map_err(|error| refused(error.to_string()))?;
-            PathBuf::from(format!("/{path}"))
-        } else if let Some((scheme, _)) = location.0.split_once("://") {
-            return Err(refused(format!("stores of kind {scheme:?} are not known: name a path or a URL file:///…")));
-        } else if location.0.is_empty() {
-            return Err(refused("it is empty: name a path or a URL file:///…".to_owned()));
-        } else {
-            std::path::absolute(&location.0).map_err(|error| refused(error.to_string()))?
-        };
+        let directory = SnapshotLocation::local_path(&location.0).map_err(&refused)?;
         // Without "..", which the store does not know.
-        let directory = crate::connector::canonical_destination(&directory)
+        let directory = crate::connector::canonical_destination(std::path::Path::new(&directory))
             .map_err(|source| CheckpointStorageError::Io { action: "open", path: location.0.clone(), source })?;
         let prefix = Path::from_absolute_path(&directory).map_err(|error| refused(error.to_string()))?;
         let location = SnapshotLocation(directory.to_string_lossy().into_owned());
@@ -517,6 +504,41 @@ impl CheckpointStorage {
         }
         let paths = names.into_iter().map(|name| format!("{SHARED}/{name}"));
         Ok(paths.filter(|path| !registry.is_referenced(path)).collect())
+    }
+
+    /// Deletes the savepoint that the location is: its metadata, then the files that it lists, then the directories
+    /// that are empty now. What else lies there stays.
+    ///
+    /// # Errors
+    /// Returns an error, with everything left as it is, if the metadata is not there, is damaged, or is that of a
+    /// checkpoint; or if the store fails.
+    pub fn delete_savepoint(&self) -> Result<(), CheckpointStorageError> {
+        let metadata = self.load_metadata(None)?;
+        if !metadata.kind.is_savepoint() {
+            let problem = "it is a checkpoint, which its job deletes: only savepoints can be disposed of".to_owned();
+            return Err(CheckpointStorageError::Refused { path: self.location.0.clone(), problem });
+        }
+        let paths: BTreeSet<&str> = metadata.files().map(|file| file.path.as_str()).collect();
+        self.delete(METADATA)?;
+        let io = |source| CheckpointStorageError::Io { action: "delete", path: self.location.0.clone(), source };
+        if let Some(directory) = &self.directory {
+            // After a crash it must not be there again, with its files gone.
+            sync_directory(directory).map_err(io)?;
+        }
+        paths.iter().try_for_each(|path| self.delete(path))?;
+        let Some(directory) = &self.directory else { return Ok(()) };
+        let ancestors = paths.iter().flat_map(|path| std::path::Path::new(*path).ancestors().skip(1));
+        // Those within others come first; the location itself is the empty path.
+        let directories: BTreeSet<&std::path::Path> = ancestors.chain([std::path::Path::new("")]).collect();
+        for emptied in directories.into_iter().rev() {
+            match fs::remove_dir(directory.join(emptied)) {
+                Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
+                    return Err(io(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Deletes everything below the location, and in a local store the location itself.

@@ -16,6 +16,7 @@ use crate::{
         clock::Clock,
         config::{Configuration, options},
         ids::BlobDigest,
+        option_scope::Scope,
     },
     client::{
         ClientError,
@@ -216,7 +217,7 @@ impl Programs for SandboxPrograms {
     fn plan(&self, request: PlanRequest) -> Result<JobGraph, String> {
         let program = self.load(&request.plugin, &request.plugin_name).map_err(in_a_line)?;
         let mut configuration = request.configuration;
-        configuration.remove(|key| key.starts_with("sandbox.") || key.starts_with("plugin."));
+        configuration.remove(|key| Scope::of(key) == Scope::Owner);
         configuration.merge(&self.configuration);
         let planned = program.plan(Submission {
             job: request.job,

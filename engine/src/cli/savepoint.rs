@@ -98,11 +98,10 @@ pub(crate) fn run(savepoint: &SavepointOptions, global: &GlobalOptions) -> Outco
 /// Refuses a directory on this machine that is no savepoint; names those below it, or beside what is not there.
 fn check_is_snapshot(path: &Path) -> Outcome {
     let text = path.to_string_lossy();
-    let directory = Path::new(text.strip_prefix("file://").unwrap_or(&text));
-    if text.contains("://") && !text.starts_with("file://")
-        || directory.ends_with("_metadata")
-        || directory.join("_metadata").exists()
-    {
+    // What is no path of this machine is refused by whoever opens it.
+    let Ok(directory) = SnapshotLocation::local_path(&text) else { return Ok(()) };
+    let directory = Path::new(&directory);
+    if directory.ends_with("_metadata") || directory.join("_metadata").exists() {
         return Ok(());
     }
     let is_there = directory.is_dir();

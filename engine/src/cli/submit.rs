@@ -28,6 +28,7 @@ use crate::{
         clock::Clock,
         config::{Configuration, Origin, options},
         ids::JobId,
+        option_scope::Scope,
         status::JobStatus,
     },
     checkpoint::check_start,
@@ -413,10 +414,11 @@ async fn submit_remotely(prepared: Prepared, configuration: &Configuration, deta
     conclude(&snapshot, output)
 }
 
-/// The owner of a JobManager decides over its sandbox.
+/// The owner of a JobManager decides over its process. How its REST is reached is the client's.
 fn warn_of_owner_settings(configuration: &Configuration) {
     for (key, _, origin) in configuration.iter() {
-        let owned = key.starts_with("sandbox.") || key.starts_with("plugin.");
+        let of_client = key.starts_with("rest.") || key.starts_with("client.");
+        let owned = Scope::of(key) == Scope::Owner && !of_client;
         if owned && matches!(origin, Origin::Dynamic | Origin::CommandLine) {
             say(&format!("warning: {key} is decided by the owner of the JobManager, and is ignored here"));
         }

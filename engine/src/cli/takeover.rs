@@ -21,6 +21,7 @@ use crate::{
     base::{
         config::{Origin, options},
         ids::JobId,
+        option_scope::Scope,
         status::JobStatus,
     },
     client::{
@@ -49,7 +50,7 @@ pub(super) struct Version {
 
 /// True for settings of a submitter that another submission takes over.
 pub(super) fn is_handed_on(key: &str) -> bool {
-    !key.starts_with("sandbox.") && !key.starts_with("plugin.") && key != options::RECOVERY_PATH.key
+    Scope::of(key) != Scope::Owner && key != options::RECOVERY_PATH.key
 }
 
 impl Version {

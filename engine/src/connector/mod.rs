@@ -678,10 +678,14 @@ impl Permissions {
     }
 }
 
-/// True if a granted glob matches the path or a directory that holds it.
+/// True if a granted glob matches the path or a directory that holds it. What exists as a path is that path, even with
+/// wildcards in its name.
 fn glob_holds(granted: &Path, canonical: &Path) -> bool {
     let options = glob::MatchOptions { require_literal_separator: true, ..glob::MatchOptions::new() };
     let Some(pattern) = granted.to_str().filter(|text| text.contains(['*', '?', '['])) else { return false };
+    if granted.symlink_metadata().is_ok() {
+        return false;
+    }
     glob::Pattern::new(pattern)
         .is_ok_and(|pattern| canonical.ancestors().any(|path| pattern.matches_path_with(path, options)))
 }

@@ -466,6 +466,21 @@ fn splits_of_failed_subtasks_are_dealt_again() {
 }
 
 #[test]
+fn a_granted_path_with_wildcards_in_its_name_is_only_itself() {
+    let root = tempfile::tempdir().expect("a directory");
+    let root = root.path().canonicalize().expect("there");
+    for name in ["a[1].log", "a1.log", "dir?/x", "dir1/x"] {
+        let path = root.join(name);
+        std::fs::create_dir_all(path.parent().expect("within the root")).expect("made");
+        std::fs::write(path, "").expect("written");
+    }
+    let permissions = Permissions { read: vec![root.join("a[1].log"), root.join("dir?")], ..Permissions::default() };
+    for (name, is_granted) in [("a[1].log", true), ("a1.log", false), ("dir?/x", true), ("dir1/x", false)] {
+        assert_eq!(permissions.readable(&root.join(name)).is_ok(), is_granted, "{name}");
+    }
+}
+
+#[test]
 fn a_granted_glob_holds_its_matches_and_what_lies_in_them() {
     let root = tempfile::tempdir().expect("a directory");
     let root = root.path().canonicalize().expect("there");

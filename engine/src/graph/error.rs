@@ -98,7 +98,10 @@ pub enum GraphError {
     #[error("{subject} has an empty {what}")]
     Empty { subject: String, what: &'static str },
     /// The program set what only the submitter may set.
-    #[error("the program sets {}, which only the configuration file and options of the submission may set", quoted(.key))]
+    #[error(
+        "the program sets {}, which only its submitter may set: with -D {key}=VALUE, or in the configuration file",
+        quoted(.key)
+    )]
     ForbiddenSetting { key: String },
     /// A setting that cannot be.
     #[error("{0}")]

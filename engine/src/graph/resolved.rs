@@ -16,6 +16,7 @@ use super::{
 use crate::base::{
     config::{ConfigOption, Configuration, Origin, options},
     key_group,
+    option_scope::Scope,
 };
 
 /// Slot sharing group of nodes that neither set nor inherit one.
@@ -178,16 +179,10 @@ pub(super) fn origin_of<T>(configuration: &Configuration, option: &ConfigOption<
     configuration.iter().find(|(key, _, _)| *key == option.key).map_or(Origin::Default, |(_, _, origin)| origin)
 }
 
-/// Keys that a program may set begin with one of these: they concern its own job.
-/// What protects the cluster from the program (`sandbox.`, `plugin.`) does not.
-const PROGRAM_KEYS: [&str; 4] = ["parallelism.default", "pipeline.", "execution.", "restart-strategy."];
-
 /// False for known keys that are not the program's.
 pub(super) fn may_be_set_by_program(key: &str) -> bool {
     let is_known = options::ALL.iter().any(|option| option.key == key);
-    // A program that could name a directory could have it written into.
-    let names_directory = key == options::ROW_ERROR_DEAD_LETTER_DIR.key;
-    !is_known || !names_directory && PROGRAM_KEYS.iter().any(|prefix| key.starts_with(prefix))
+    !is_known || Scope::of(key) == Scope::Program
 }
 
 /// The settings of the submission with those of the program merged in, each by

@@ -283,7 +283,7 @@ async fn plan_job(state: &Arc<RestState>, params: &Params, body: &Bytes) -> Resu
         artifacts: Vec::new(),
     };
     let mut job_graph = state.blocking(move || programs.plan(request)).await?;
-    job_submit::apply_owner_settings(state, &mut job_graph);
+    job_submit::remove_owner_settings(&mut job_graph);
     job_submit::check(state, &job_graph)?;
     Ok((job_graph, plugin))
 }

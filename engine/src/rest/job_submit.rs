@@ -2,8 +2,7 @@
 //!
 //! Every part is read and checked before the first byte is stored, and what was
 //! stored is released again if the Dispatcher refuses the job. The settings that
-//! guard this machine (`sandbox.*`, `plugin.*`) are the server's, whatever the
-//! JobGraph says.
+//! guard this machine and its process are the server's, whatever the JobGraph says.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -23,7 +22,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{RestState, UPLOAD_WAIT_MAX, error::RestError, job_check};
 use crate::{
-    base::ids::BlobDigest,
+    base::{ids::BlobDigest, option_scope::Scope},
     graph::{job_graph::JobGraph, job_graph_codec},
 };
 
@@ -110,7 +109,7 @@ pub(crate) async fn submit(
     let _permit = upload_permit(&state).await?;
     let parts = read_parts(multipart).await?;
     let mut submission = assemble(&parts)?;
-    apply_owner_settings(&state, &mut submission.job_graph);
+    remove_owner_settings(&mut submission.job_graph);
     check(&state, &submission.job_graph)?;
     let job_graph = submission.job_graph.clone();
     state.blocking(move || job_check::check_access(&job_graph)).await?;
@@ -125,13 +124,10 @@ pub(crate) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(json!({ "jobUrl": format!("/jobs/{job}") }))))
 }
 
-/// Replaces the settings that guard this machine by the server's own.
-pub(crate) fn apply_owner_settings(state: &RestState, job_graph: &mut JobGraph) {
-    let owned = |key: &str| key.starts_with("sandbox.") || key.starts_with("plugin.");
-    job_graph.configuration.remove(owned);
-    for (key, value, origin) in state.services.configuration.iter().filter(|(key, _, _)| owned(key)) {
-        job_graph.configuration.set(key, value, origin).expect("the server's own settings were checked");
-    }
+/// Forgets what the job says of settings that are the owner's: for what a job does not say, the JobMaster takes the
+/// cluster's settings.
+pub(crate) fn remove_owner_settings(job_graph: &mut JobGraph) {
+    job_graph.configuration.remove(|key| Scope::of(key) == Scope::Owner);
 }
 
 /// Checks a JobGraph against all limits and the grants of the server; names every problem.

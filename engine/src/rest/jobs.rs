@@ -4,7 +4,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode},
+};
 use serde_json::{Map, Value, json};
 
 use super::{RestState, error::RestError, request::Params, vertices};
@@ -293,9 +297,9 @@ pub(crate) async fn terminate(
     params: Params,
 ) -> Result<(StatusCode, Json<Value>), RestError> {
     match params.query("mode").unwrap_or("cancel") {
-        "cancel" => cancel(State(state), params).await,
+        "cancel" => cancel(&state, &params, DispatcherRequest::CancelJob).await,
         // Not one of Flink's.
-        "cancel-uncommitted" => cancel_with(&state, &params, DispatcherRequest::CancelUncommitted).await,
+        "cancel-uncommitted" => cancel(&state, &params, DispatcherRequest::CancelUncommitted).await,
         "stop" => Err(RestError::new(
             StatusCode::PERMANENT_REDIRECT,
             "The termination mode \"stop\" has been removed. For an ungraceful shutdown, please use \"cancel\" \
@@ -305,14 +309,24 @@ pub(crate) async fn terminate(
     }
 }
 
-pub(crate) async fn cancel(
+/// Cancels by GET, for which a page of another site need not say where it is from: what a browser says of it decides.
+pub(crate) async fn cancel_by_get(
     State(state): State<Arc<RestState>>,
+    headers: HeaderMap,
     params: Params,
 ) -> Result<(StatusCode, Json<Value>), RestError> {
-    cancel_with(&state, &params, DispatcherRequest::CancelJob).await
+    // Clients that are no browsers do not send it; "none" is an address that was typed in.
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    if site.is_some_and(|site| site != b"same-origin" && site != b"none") {
+        return Err(RestError::new(
+            StatusCode::FORBIDDEN,
+            "pages of other sites cancel no jobs: use PATCH /jobs/:jobid?mode=cancel",
+        ));
+    }
+    cancel(&state, &params, DispatcherRequest::CancelJob).await
 }
 
-async fn cancel_with(
+async fn cancel(
     state: &RestState,
     params: &Params,
     request: fn(JobId) -> DispatcherRequest,

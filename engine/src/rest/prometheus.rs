@@ -61,6 +61,9 @@ fn text(overviews: &[JobOverview], jobs: &[JobDetails], task_executors: &[TaskEx
                         add(format!("flink_taskmanager_job_task_{name}"), labels.clone(), value);
                     }
                 }
+                // Prometheus refuses all samples if two have one name and the same labels; a plugin names its
+                // metrics as it likes, and the engine's come first.
+                let mut occurrences: BTreeMap<(u32, String), u32> = BTreeMap::new();
                 for metric in &task.operators {
                     let operator = vertex.operators.iter().find(|(node, _)| *node == metric.node);
                     let mut labels = labels.clone();
@@ -68,7 +71,14 @@ fn text(overviews: &[JobOverview], jobs: &[JobDetails], task_executors: &[TaskEx
                         "operator_name",
                         operator.map_or_else(|| metric.node.to_string(), |(_, name)| name.clone()),
                     ));
+                    labels.push(("operator_id", metric.node.to_string()));
                     let name = sanitized(&metric.name);
+                    let occurrence = occurrences.entry((metric.node, name.clone())).or_default();
+                    *occurrence += 1;
+                    if 1 < *occurrence {
+                        labels.push(("metric", metric.name.clone()));
+                        labels.push(("occurrence", occurrence.to_string()));
+                    }
                     add(format!("flink_taskmanager_job_task_operator_{name}"), labels, metric.value);
                 }
             }
@@ -105,7 +115,53 @@ fn render(samples: &Samples) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::{
+        base::status::JobStatus,
+        protocol::job_master::OperatorMetric,
+        rest::tests::{RUNNING, job},
+    };
+
+    #[test]
+    fn no_two_samples_have_one_name_and_the_same_labels() {
+        let mut job = job(RUNNING, JobStatus::Running);
+        for vertex in &mut job.vertices {
+            vertex.operators = vec![(1, "Map".to_owned()), (2, "Map".to_owned())];
+            for subtask in &mut vertex.subtasks {
+                let metric =
+                    |(node, name, value): (u32, &str, f64)| OperatorMetric { node, name: name.to_owned(), value };
+                subtask.current.metrics.operators = [
+                    (1, "numRecordsIn", 1.0),
+                    (2, "numRecordsIn", 2.0),
+                    // Of the plugin.
+                    (1, "numRecordsIn", 3.0),
+                    (1, "a.b", 4.0),
+                    (1, "a_b", 5.0),
+                    (1, "a-b", 6.0),
+                    (1, "a.b", 7.0),
+                ]
+                .map(metric)
+                .into();
+            }
+        }
+        assert!(job.vertices.iter().any(|vertex| 1 < vertex.subtasks.len()));
+        let text = text(&[], &[job], &[], 0);
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let series: BTreeSet<&str> = samples.iter().filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+        assert_eq!(series.len(), samples.len(), "{text}");
+        for (labels, value) in [
+            (",operator_name=\"Map\",operator_id=\"1\"} 1", "numRecordsIn"),
+            (",operator_name=\"Map\",operator_id=\"2\"} 2", "numRecordsIn"),
+            (",operator_id=\"1\",metric=\"numRecordsIn\",occurrence=\"2\"} 3", "numRecordsIn"),
+            (",operator_id=\"1\"} 4", "a_b"),
+            (",operator_id=\"1\",metric=\"a_b\",occurrence=\"2\"} 5", "a_b"),
+        ] {
+            let name = format!("flink_taskmanager_job_task_operator_{value}{{");
+            assert!(samples.iter().any(|line| line.starts_with(&name) && line.ends_with(labels)), "{labels}: {text}");
+        }
+    }
 
     #[test]
     fn labels_are_escaped_and_names_reduced() {

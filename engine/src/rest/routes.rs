@@ -77,7 +77,7 @@ routes! {
     GET "/jobs/overview" 200 Small [] jobs::overview, "Lists jobs with times and states of their tasks.";
     GET "/jobs/{jobid}" 200 Small [] jobs::detail, "Tells about a job and its vertices.";
     PATCH "/jobs/{jobid}" 202 Small ["mode"] jobs::terminate, "Cancels a job; with the mode cancel-uncommitted only if it has completed no checkpoint.";
-    GET "/jobs/{jobid}/yarn-cancel" 202 Small [] jobs::cancel, "Cancels a job, for proxies that know no PATCH.";
+    GET "/jobs/{jobid}/yarn-cancel" 202 Small [] jobs::cancel_by_get, "Cancels a job, for proxies that know no PATCH.";
     GET "/jobs/{jobid}/job-graph" 200 Small [] program::job_graph, "The job graph of a running job, as it was submitted.";
     GET "/jobs/{jobid}/plugin" 200 Small [] program::plugin, "The plugin of a running job.";
     GET "/jobs/{jobid}/plan" 200 Small [] jobs::plan, "The job graph of a job.";

@@ -5,7 +5,7 @@
 
 use std::{
     collections::HashMap,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -305,12 +305,9 @@ pub(crate) async fn dispose(State(state): State<Arc<RestState>>, body: Bytes) ->
     Ok(Json(json!({ "request-id": trigger })))
 }
 
-/// Deletes what is a savepoint, and nothing else.
 fn delete_savepoint(location: SnapshotLocation) -> Result<(), String> {
-    let in_a_line = |error| format!("{:#}", anyhow::Error::from(error));
-    let storage = CheckpointStorage::open(location).map_err(in_a_line)?;
-    storage.load_metadata(None).map_err(in_a_line)?;
-    storage.delete_all().map_err(in_a_line)
+    let deleted = CheckpointStorage::open(location).and_then(|storage| storage.delete_savepoint());
+    deleted.map_err(|error| format!("{:#}", anyhow::Error::from(error)))
 }
 
 pub(crate) async fn disposal_status(State(state): State<Arc<RestState>>, params: Params) -> Answer {
@@ -326,10 +323,9 @@ fn target(state: &RestState, directory: Option<String>) -> Result<Option<Snapsho
 
 /// A relative path is one in the server's working directory; TaskManagers may have others.
 fn absolute(directory: String) -> Result<SnapshotLocation, String> {
-    if directory.contains("://") {
-        return Ok(SnapshotLocation(directory));
-    }
-    let path = std::path::absolute(&directory).map_err(|error| format!("{directory} cannot be used: {error}"))?;
+    let path = SnapshotLocation::local_path(&directory)
+        .and_then(|path| std::path::absolute(path).map_err(|error| error.to_string()))
+        .map_err(|problem| format!("{directory} cannot be used: {problem}"))?;
     Ok(SnapshotLocation(path.to_string_lossy().into_owned()))
 }
 
@@ -370,22 +366,19 @@ pub(crate) fn check_readable(server: &Configuration, path: &str) -> Result<(), S
 }
 
 fn is_below(path: &str, roots: &[String]) -> bool {
-    let plain = |path: &str| PathBuf::from(path.strip_prefix("file://").unwrap_or(path));
-    // A URL of another kind is below the same URL only.
-    let is_url = |path: &str| path.contains("://") && !path.starts_with("file://");
-    if is_url(path) {
-        let is_under =
-            |root: &String| path.strip_prefix(root.trim_end_matches('/')).is_some_and(|rest| rest.starts_with('/'));
-        return !path.contains("/../") && roots.iter().any(|root| root == path || is_under(root));
-    }
-    let Ok(path) = canonical_destination(&plain(path)) else { return false };
-    let is_root =
-        |root: &String| canonical_destination(Path::new(&plain(root))).is_ok_and(|root| path.starts_with(root));
-    roots.iter().filter(|root| !is_url(root)).any(is_root)
+    // The very path that is opened; URLs of other kinds are not opened at all.
+    let canonical = |text: &str| {
+        let path = SnapshotLocation::local_path(text).ok()?;
+        canonical_destination(Path::new(&path)).ok()
+    };
+    let Some(path) = canonical(path) else { return false };
+    roots.iter().any(|root| canonical(root).is_some_and(|root| path.starts_with(root)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::base::config::Origin;
 
@@ -393,9 +386,10 @@ mod tests {
     fn a_relative_target_is_in_the_servers_working_directory() {
         let here = std::env::current_dir().expect("there is one").join("points");
         assert_eq!(absolute("points".to_owned()).map(|it| PathBuf::from(it.0)), Ok(here));
-        for kept in ["/points", "file:///points"] {
-            assert_eq!(absolute(kept.to_owned()).map(|it| it.0), Ok(kept.to_owned()));
+        for (given, path) in [("/points", "/points"), ("file:///my%20points", "/my points")] {
+            assert_eq!(absolute(given.to_owned()).map(|it| it.0), Ok(path.to_owned()));
         }
+        assert!(absolute("s3://bucket/points".to_owned()).is_err());
     }
 
     #[test]
@@ -405,12 +399,15 @@ mod tests {
         let mut server = Configuration::default();
         server.set("sandbox.allow-write", &format!("{root}/out"), Origin::File).expect("valid");
         server.set("execution.checkpointing.savepoint-dir", "s3://bucket/points", Origin::File).expect("valid");
-        for good in [format!("{root}/out"), format!("file://{root}/out/a/b"), "s3://bucket/points/x".to_owned()] {
+        for good in [format!("{root}/out"), format!("file://{root}/out/a/b"), format!("file://{root}/%6fut/a%20b")] {
             assert_eq!(check_writable(&server, &good), Ok(()));
         }
         for bad in [
             root.to_owned(),
             format!("{root}/out/../in"),
+            format!("file://{root}/out/%2e%2e/in"),
+            format!("{root}/%6fut"),
+            "s3://bucket/points/x".to_owned(),
             format!("{root}/output"),
             "/etc".to_owned(),
             "s3://bucket/pointsx".to_owned(),

@@ -887,6 +887,25 @@ fn what_is_not_there_is_refused_with_flinks_codes() {
 }
 
 #[test]
+fn a_page_of_another_site_cancels_no_job_by_an_image() {
+    let fixture = Fixture::start(&[]);
+    for (site, status) in [("cross-site", 403), ("same-site", 403), ("same-origin", 202), ("none", 202)] {
+        let mut stream = TcpStream::connect(fixture.address).expect("listening");
+        let head = format!(
+            "GET /v1/jobs/{RUNNING}/yarn-cancel HTTP/1.1\r\nHost: {}\r\nSec-Fetch-Site: {site}\r\nConnection: \
+             close\r\n\r\n",
+            fixture.address
+        );
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("answered");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{site}: {answer}");
+    }
+    let asked = fixture.asked.lock().expect("no panic").clone();
+    assert_eq!(asked, [DispatcherRequest::CancelJob(RUNNING), DispatcherRequest::CancelJob(RUNNING)]);
+}
+
+#[test]
 fn a_job_is_cancelled_by_both_paths() {
     let fixture = Fixture::start(&[]);
     assert_eq!(fixture.json("PATCH", &format!("/v1/jobs/{RUNNING}?mode=cancel"), ""), (202, json!({})));
@@ -923,11 +942,83 @@ fn a_submission_reaches_the_dispatcher_with_the_owners_limits() {
     let asked = fixture.asked.lock().expect("no panic");
     let [DispatcherRequest::SubmitJob(submitted)] = asked.as_slice() else { panic!("{asked:?}") };
     let settings: Vec<(&str, &str)> = submitted.configuration.iter().map(|(key, value, _)| (key, value)).collect();
-    assert_eq!(settings, [("pipeline.name", "mine"), ("sandbox.memory.max", "32 mb")]);
+    // The JobMaster takes the server's for what is not there.
+    assert_eq!(settings, [("pipeline.name", "mine")]);
     assert_eq!(submitted.artifacts, graph.artifacts);
     let kept = fixture.blobs.lock().expect("no panic");
     assert_eq!(kept.len(), 2);
     assert!(kept.values().all(|uploads| *uploads == 0), "the job itself refers to its blobs");
+}
+
+/// Settings of a job, as they reach the Dispatcher by both ways over REST.
+fn settings_that_arrive(given: &[(&str, &str)]) -> [BTreeMap<String, String>; 2] {
+    let fixture = Fixture::start(&[]);
+    let mut graph = job_graph(JobId::random(), PLUGIN);
+    for (key, value) in given {
+        graph.configuration.set(key, value, Origin::Dynamic).expect("valid");
+    }
+    let encoded = job_graph_codec::encode(&graph).expect("encodes");
+    let parts = [
+        ("request", None, &request_part(&[])[..]),
+        ("file_0", Some("graph.bin"), &encoded),
+        ("file_1", Some("words.wasm"), PLUGIN),
+    ];
+    let (status, answer) = fixture.multipart("/v1/jobs", &parts);
+    assert_eq!(status, 202, "{answer}");
+    let (_, uploaded) = fixture.multipart("/jars/upload", &[("jarfile", Some("words.wasm"), PLUGIN)]);
+    let file = uploaded["filename"].as_str().expect("text");
+    let id = file.rsplit('/').next().expect("a name");
+    let body = json!({ "flinkConfiguration": given.iter().copied().collect::<BTreeMap<_, _>>() });
+    let (status, answer) = fixture.json("POST", &format!("/jars/{id}/run"), &body.to_string());
+    assert_eq!(status, 200, "{answer}");
+    let asked = fixture.asked.lock().expect("no panic");
+    let [DispatcherRequest::SubmitJob(by_graph), DispatcherRequest::SubmitJob(by_plugin)] = asked.as_slice() else {
+        panic!("{asked:?}")
+    };
+    let settings = |graph: &JobGraph| {
+        graph.configuration.iter().map(|(key, value, _)| (key.to_owned(), value.to_owned())).collect()
+    };
+    [settings(by_graph), settings(by_plugin)]
+}
+
+#[test]
+fn a_submitter_changes_its_job_and_nothing_of_the_process() {
+    let owners = [
+        ("taskmanager.memory.segment-size", "16 mb"),
+        ("taskmanager.network.memory.max-buffers-per-channel", "1000"),
+        ("taskmanager.numberOfTaskSlots", "100"),
+        ("taskmanager.slot.timeout", "1 h"),
+        ("task.cancellation.timeout", "1 h"),
+        ("state.bytes-max", "1 tb"),
+        ("state.value.bytes-max", "1 tb"),
+        ("state.timers.max", "1000000000000"),
+        ("state.backend.disk.memory", "1 tb"),
+        ("heartbeat.interval", "10 ms"),
+        ("heartbeat.timeout", "10 ms"),
+        ("cluster.registration.initial-timeout", "10 ms"),
+        ("cluster.storage-dir", "/"),
+        ("jobmanager.execution.attempts-history-size", "1000"),
+        ("web.exception-history-size", "1000"),
+        ("web.cancel.enable", "false"),
+        ("slot.request.timeout", "30 d"),
+        ("slot.idle.timeout", "30 d"),
+        ("jobstore.expiration-time", "30 d"),
+        ("sandbox.memory.max", "4 gb"),
+        ("sandbox.allow-write", "/"),
+        ("plugin.cache-dir", "/"),
+    ];
+    let jobs = [
+        ("execution.checkpointing.interval", "1 s"),
+        ("execution.checkpointing.data-inline-threshold", "1 mb"),
+        ("restart-strategy.type", "fixed-delay"),
+        ("state.backend.type", "disk"),
+        ("state.cache.bytes", "1 mb"),
+    ];
+    let expected: BTreeMap<String, String> =
+        jobs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    for settings in settings_that_arrive(&[&owners[..], &jobs[..]].concat()) {
+        assert_eq!(settings, expected);
+    }
 }
 
 #[test]

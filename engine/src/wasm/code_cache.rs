@@ -2,7 +2,8 @@
 //!
 //! Native code that is loaded runs with all rights of the process, so an entry
 //! is believed only if it carries a MAC under a key that lies beside it, readable
-//! by its owner alone. A damaged, cut, foreign or outdated entry counts as absent
+//! by its owner alone, in a directory that nobody else can write into: another one
+//! is not used. A damaged, cut, foreign or outdated entry counts as absent
 //! and is written anew.
 //!
 //! | offset | bytes | field                                                        |
@@ -17,7 +18,7 @@ use std::{
     fs,
     hash::{Hash, Hasher},
     io::{self, Read, Write},
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -35,6 +36,10 @@ const ENTRY_BYTES_MAX: u64 = 256 << 20;
 /// Entries kept; the ones written longest ago go first.
 const ENTRIES_MAX: usize = 256;
 const KEY_FILE: &str = "key";
+/// Permissions of groups and others to write.
+const WRITE_OF_OTHERS: u32 = 0o022;
+/// All permissions of groups and others.
+const ANY_OF_OTHERS: u32 = 0o077;
 const ENTRY_SUFFIX: &str = "code";
 
 /// The directory of compiled plugins.
@@ -56,9 +61,15 @@ impl AuthenticCode {
 
 impl CodeCache {
     /// Opens the directory, and makes it and its key if they are not there.
+    ///
+    /// # Errors
+    /// Returns an error if that fails, or if someone else could write entries and a MAC that fits.
     pub(crate) fn open(directory: &Path, engine: &wasmtime::Engine) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let key = read_or_make_key(directory)?;
+        // Whoever this process runs as owns the files that it makes.
+        let user = tempfile::tempfile_in(directory)?.metadata()?.uid();
+        check_own(directory, &fs::metadata(directory)?, user, WRITE_OF_OTHERS)?;
+        let key = read_or_make_key(directory, user)?;
         Ok(Self { directory: directory.to_owned(), key, compatibility: compatibility(engine) })
     }
 
@@ -150,9 +161,28 @@ impl CodeCache {
     }
 }
 
-fn read_or_make_key(directory: &Path) -> io::Result<[u8; 32]> {
+/// Refuses what belongs to another user, or gives one of the permissions `denied`.
+fn check_own(path: &Path, metadata: &fs::Metadata, user: u32, denied: u32) -> io::Result<()> {
+    let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    let path = path.display();
+    if owner != user {
+        return Err(io::Error::other(format!(
+            "{path} belongs to the user {owner}, and this process runs as {user}: set plugin.cache-dir to a directory \
+             of your own"
+        )));
+    }
+    if mode & denied != 0 {
+        return Err(io::Error::other(format!(
+            "{path} has the mode {mode:o}, so that others could have the engine run code of theirs: delete the \
+             directory, or set plugin.cache-dir to one that only you can write into"
+        )));
+    }
+    Ok(())
+}
+
+fn read_or_make_key(directory: &Path, user: u32) -> io::Result<[u8; 32]> {
     let path = directory.join(KEY_FILE);
-    if let Some(key) = read_key(&path)? {
+    if let Some(key) = read_key(&path, user)? {
         return Ok(key);
     }
     let mut key = [0; 32];
@@ -162,7 +192,7 @@ fn read_or_make_key(directory: &Path) -> io::Result<[u8; 32]> {
     file.write_all(&key)?;
     match file.persist_noclobber(&path) {
         Ok(_) => Ok(key),
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => match read_key(&path)? {
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => match read_key(&path, user)? {
             Some(key) => Ok(key),
             None => fs::write(&path, key).map(|()| key),
         },
@@ -171,12 +201,16 @@ fn read_or_make_key(directory: &Path) -> io::Result<[u8; 32]> {
 }
 
 /// None if there is no key or it is damaged; entries under it are then rebuilt.
-fn read_key(path: &Path) -> io::Result<Option<[u8; 32]>> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(bytes.try_into().ok()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+fn read_key(path: &Path, user: u32) -> io::Result<Option<[u8; 32]>> {
+    let mut file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    check_own(path, &file.metadata()?, user, ANY_OF_OTHERS)?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes.try_into().ok())
 }
 
 /// All that must be equal for compiled code to be loaded.
@@ -293,6 +327,35 @@ mod tests {
         cache(directory.path());
         let mode = fs::metadata(directory.path().join(KEY_FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt;
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("cache");
+        let refusal = || {
+            let opened = CodeCache::open(&directory, &wasmtime::Engine::default());
+            opened.err().map(|error| error.to_string())
+        };
+        let key = directory.join(KEY_FILE);
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(refusal(), None);
+        for (path, mode) in [(&directory, 0o770), (&directory, 0o707), (&key, 0o660), (&key, 0o606), (&key, 0o644)] {
+            set(path, mode);
+            let refusal = refusal().expect("refused");
+            assert!(refusal.starts_with(&format!("{} has the mode {mode:o}, ", path.display())), "{refusal}");
+            assert!(refusal.contains("set plugin.cache-dir"), "{refusal}");
+            set(&directory, 0o755);
+            set(&key, 0o600);
+        }
+        assert_eq!(refusal(), None, "others may look");
+
+        let metadata = fs::metadata(&directory).unwrap();
+        let other = metadata.uid() + 1;
+        let refusal = check_own(&directory, &metadata, other, WRITE_OF_OTHERS).unwrap_err().to_string();
+        let expected = format!("belongs to the user {}, and this process runs as {other}: set ", metadata.uid());
+        assert!(refusal.contains(&expected), "{refusal}");
     }
 
     #[test]

@@ -109,6 +109,13 @@ impl Program for Hostile {
                     graph.nodes[0].name = "n".repeat(16 << 20);
                     return Ok(graph);
                 }
+                // A setting, as key and value.
+                Some("set") => {
+                    let mut graph = graph();
+                    let [key, value] = [2, 3].map(|index| args.get(index).cloned().unwrap_or_default());
+                    graph.configuration.push((key, value));
+                    return Ok(graph);
+                }
                 Some("other-graph") => {
                     let mut graph = graph();
                     graph.job_name = Some("another".to_owned());

@@ -188,6 +188,45 @@ fn a_user_names_a_savepoint_a_checkpoint_or_its_metadata() {
 }
 
 #[test]
+fn a_savepoint_is_deleted_with_its_files_and_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |path: &str| directory.path().join(path);
+    let savepoint = |name: &str| {
+        let storage = local(&at(name));
+        let parts = [write(&storage, "shared/1-0", b"state"), write(&storage, "1-1", b"more")]
+            .map(|file| KeyedStatePart { data: StateData::File(file), ..part(5, "") });
+        let metadata = CheckpointMetadata { kind: SnapshotKind::Savepoint, ..metadata_of(5, parts.into()) };
+        storage.store_metadata(&metadata).unwrap();
+        storage
+    };
+    savepoint("savepoint-1").delete_savepoint().unwrap();
+    assert!(!at("savepoint-1").exists());
+
+    let storage = savepoint("savepoint-2");
+    fs::write(at("savepoint-2/of-a-user"), "kept").unwrap();
+    fs::create_dir(at("savepoint-2/shared/mine")).unwrap();
+    storage.delete_savepoint().unwrap();
+    let left: BTreeSet<String> = fs::read_dir(at("savepoint-2"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(left, ["of-a-user".to_owned(), "shared".to_owned()].into());
+    assert_eq!(fs::read_dir(at("savepoint-2/shared")).unwrap().count(), 1, "what is not its own");
+    assert!(matches!(storage.delete_savepoint(), Err(CheckpointStorageError::Missing { .. })));
+
+    // A checkpoint, under its own name or another.
+    checkpoint(&local(&at("job")), 4);
+    let check_refused = |name: &str| {
+        let refused = local(&at(name)).delete_savepoint().unwrap_err().to_string();
+        assert!(refused.contains("only savepoints can be disposed of"), "{refused}");
+        assert!(at(name).join(METADATA).exists());
+    };
+    check_refused("job/chk-4");
+    fs::rename(at("job/chk-4"), at("job/renamed")).unwrap();
+    check_refused("job/renamed");
+}
+
+#[test]
 fn a_directory_is_probed_before_a_savepoint_is_written_there() {
     let root = tempfile::tempdir().unwrap();
     let (file, fresh) = (root.path().join("a-file"), root.path().join("fresh/points"));
@@ -208,6 +247,7 @@ fn locations_and_paths_that_cannot_be_used_are_refused() {
     for (location, part) in [
         ("s3://bucket/a", "stores of kind \"s3\" are not known"),
         ("file://host/a", "has no host"),
+        ("file:///a%zz", "two hexadecimal digits"),
         ("", "it is empty"),
     ] {
         let error = CheckpointStorage::open(SnapshotLocation(location.to_owned())).unwrap_err();

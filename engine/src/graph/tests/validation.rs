@@ -374,13 +374,63 @@ fn a_program_may_not_loosen_its_own_sandbox() {
         &[
             "invalid value \"soon\" for \"execution.buffer-timeout.interval\": expected a duration such as \"100 ms\" or \
              \"10 s\"",
-            "the program sets \"execution.row-errors.dead-letter.dir\", which only the configuration file and options of \
-             the submission may set",
+            "the program sets \"execution.row-errors.dead-letter.dir\", which only its submitter may set: with -D \
+             execution.row-errors.dead-letter.dir=VALUE, or in the configuration file",
             "unknown configuration key \"restart-stratgy.type\", did you mean \"restart-strategy.type\"?",
-            "the program sets \"sandbox.memory.max\", which only the configuration file and options of the submission may \
-             set",
+            "the program sets \"sandbox.memory.max\", which only its submitter may set: with -D \
+             sandbox.memory.max=VALUE, or in the configuration file",
         ],
     );
+}
+
+#[test]
+fn a_program_names_no_place_no_savepoint_and_no_size() {
+    for (key, value) in [
+        ("execution.checkpointing.dir", "/etc"),
+        ("execution.checkpointing.savepoint-dir", "/etc"),
+        ("execution.checkpointing.data-inline-threshold", "1 mb"),
+        ("execution.checkpointing.num-retained", "9"),
+        ("execution.state-recovery.path", "/points/of-another-job"),
+        ("execution.state-recovery.ignore-unclaimed-state", "true"),
+        ("state.backend.type", "disk"),
+        ("state.bytes-max", "1 tb"),
+        ("plugin.cache-dir", "/tmp"),
+        ("cluster.storage-dir", "/tmp"),
+        ("heartbeat.interval", "1 s"),
+    ] {
+        let refusal = format!(
+            "the program sets \"{key}\", which only its submitter may set: with -D {key}=VALUE, or in the configuration \
+             file"
+        );
+        check(|program| drop(program.graph.configuration.insert(key.to_owned(), value.to_owned())), &[&refusal]);
+    }
+}
+
+#[test]
+fn a_program_says_how_its_job_is_checkpointed_and_restarted() {
+    let mut program = word_count();
+    for (key, value) in [
+        ("parallelism.default", "2"),
+        ("pipeline.auto-watermark-interval", "1 s"),
+        ("execution.buffer-timeout.interval", "5 ms"),
+        ("execution.row-errors.policy", "skip"),
+        ("execution.checkpointing.interval", "1 s"),
+        ("execution.checkpointing.mode", "AT_LEAST_ONCE"),
+        ("execution.checkpointing.timeout", "1 min"),
+        ("execution.checkpointing.min-pause", "1 s"),
+        ("execution.checkpointing.max-concurrent-checkpoints", "2"),
+        ("execution.checkpointing.tolerable-failed-checkpoints", "3"),
+        ("execution.checkpointing.externalized-checkpoint-retention", "RETAIN_ON_CANCELLATION"),
+        ("restart-strategy.type", "exponential-delay"),
+        ("restart-strategy.exponential-delay.max-backoff", "10 s"),
+    ] {
+        program.graph.configuration.insert(key.to_owned(), value.to_owned());
+    }
+    let settings = program.graph.configuration.clone();
+    let job_graph = job_graph(&program.graph).unwrap();
+    let set: std::collections::BTreeMap<_, _> =
+        job_graph.configuration.iter().map(|(key, value, _)| (key.to_owned(), value.to_owned())).collect();
+    assert_eq!(set, settings);
 }
 
 #[test]

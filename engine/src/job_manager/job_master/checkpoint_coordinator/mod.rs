@@ -429,7 +429,9 @@ impl CheckpointCoordinator {
             .or_else(configured)
             .ok_or("no directory for the savepoint: give one, or set execution.checkpointing.savepoint-dir")?;
         let job = self.job.to_string();
-        let directory = directory.strip_prefix("file://").unwrap_or(&directory).trim_end_matches('/').to_owned();
+        let local = SnapshotLocation::local_path(&directory);
+        let directory = local.map_err(|problem| format!("{directory} cannot be used: {problem}"))?;
+        let directory = directory.trim_end_matches('/');
         let random = rand::rng().random_range(0..1_u64 << 48);
         Ok(SnapshotLocation(format!("{directory}/savepoint-{}-{random:012x}", &job[..6])))
     }

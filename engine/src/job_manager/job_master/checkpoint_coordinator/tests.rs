@@ -428,12 +428,12 @@ fn metadata_that_cannot_be_stored_fails_the_checkpoint() {
 
 #[test]
 fn a_savepoint_commits_nothing_and_is_not_gone_on_from() {
-    let mut harness = Harness::new(&[("savepoint-dir", "file:///points/")]);
+    let mut harness = Harness::new(&[("savepoint-dir", "file:///my%20points/")]);
     let checkpoint = harness.begin_periodic();
     harness.complete(checkpoint);
     harness.coordinator.ask(1, SnapshotRequest::Savepoint(None), harness.now);
     let begun = harness.begin().expect("at once");
-    assert!(begun.options.is_full && begun.options.location.0.starts_with("/points/savepoint-070707-"));
+    assert!(begun.options.is_full && begun.options.location.0.starts_with("/my points/savepoint-070707-"));
     harness.acknowledge(begun.id, 2, with_committable("a"));
     [0, 1, 3].into_iter().for_each(|task| harness.acknowledge(begun.id, task, TaskStateSnapshot::default()));
     let effects = harness.store(begun.id);
