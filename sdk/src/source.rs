@@ -91,6 +91,10 @@ pub(crate) fn prepare_for_watermarks(connector: &mut Connector, alignment: Optio
 }
 
 /// Reads a file, all files of a directory, or the files that match a pattern.
+///
+/// The path `artifact:NAME` is the file that the job was submitted with as `--artifact NAME=PATH`: the engine
+/// sends it along and keeps it with the job, so that each subtask can read it, wherever it runs and whatever
+/// the job may open otherwise.
 #[derive(Clone, Debug)]
 pub struct FileSource<T: ?Sized> {
     options: Options,

@@ -83,6 +83,56 @@ fn a_job_with_output_survives_a_killed_cluster() {
 }
 
 #[test]
+fn a_stored_job_waits_for_its_files_and_a_damaged_one_stops_no_other() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [data, away, expected, storage] =
+        ["data", "away", "expected", "storage"].map(|name| directory.path().join(name));
+    let (input, output) = (data.join("in.ndjson"), data.join("out"));
+    let mut events = Vec::new();
+    engine_benches::write_nexmark(0..20_000, &mut events).expect("writing to memory does not fail");
+    fs::create_dir(&data).and_then(|()| fs::write(&input, events)).expect("writable");
+    let arguments = |output| ["--query", "q0", "--input", text(&input), "--output", output];
+    submit(1, "nexmark", &arguments(text(&expected)));
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let setting = format!("cluster.storage-dir={}", text(&storage));
+    let root = text(directory.path());
+    let start =
+        || Cluster::start(&["-D", &setting, "--allow-read", root, "--allow-write", root, "--allow-net", &address]);
+    let cluster = start();
+    let slowly = [&arguments(text(&output))[..], &["--rate", "5000"]].concat();
+    let job = cluster.submit(&["-p", "1", "-D", "execution.checkpointing.interval=100ms"], "nexmark", &slowly);
+    let damaged = cluster.submit(&["-p", "1"], "word_count", &["--socket", &address]);
+    cluster.await_checkpoints(&job, 3);
+    drop(cluster);
+
+    // As before a disk is mounted; and with a plugin that is not what it was.
+    fs::rename(&data, &away).expect("writable");
+    let content = fs::read(plugin("word_count")).expect("it is built");
+    let blob = storage.join("blobs").join(engine_tests::sha256(&[content]));
+    assert!(blob.exists());
+    fs::write(&blob, "damaged").expect("writable");
+    let cluster = start();
+    let job_path = format!("/jobs/{job}");
+    cluster.await_answer(&job_path, |answer| answer["state"] == "RESTARTING");
+    let cause = cluster.get(&format!("{job_path}/exceptions"))["root-exception"].to_string();
+    assert!(cause.contains("could not go on writing into") && cause.contains(text(&output)), "{cause}");
+    assert!(!data.exists(), "nothing is made in its place");
+    cluster.await_state(&damaged, "FAILED");
+    let cause = cluster.get(&format!("/jobs/{damaged}/exceptions"))["root-exception"].to_string();
+    assert!(cause.contains("is damaged") && cause.contains("what is stored of it is kept"), "{cause}");
+    assert!(storage.join("job-graphs").join(format!("{damaged}.graph")).exists());
+
+    fs::rename(&away, &data).expect("writable");
+    cluster.await_answer(&job_path, |answer| {
+        assert_ne!(answer["state"], "FAILED", "{answer}");
+        answer["state"] == "FINISHED"
+    });
+    assert!(sorted_rows(&output) == sorted_rows(&expected), "the output is not that of one run");
+}
+
+#[test]
 fn a_job_that_waits_for_slots_says_so_and_what_helps() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let [input, output, held, small] = ["in.txt", "out", "held", "small"].map(|name| directory.path().join(name));

@@ -1,5 +1,6 @@
 //! Whole jobs through the command line.
 
+mod artifacts;
 mod nexmark;
 mod word_count;
 mod tutorial;
@@ -9,6 +10,7 @@ mod refusals;
 mod grants;
 mod row_errors;
 mod restarts;
+mod print;
 mod hostile;
 mod cluster;
 mod event_time;

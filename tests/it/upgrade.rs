@@ -30,6 +30,11 @@ struct Scene {
 impl Scene {
     /// Starts version 1 and waits until it has committed something.
     fn new() -> Self {
+        Self::with_input(false)
+    }
+
+    /// Starts version 1, which reads the events from an artifact, if it is to.
+    fn with_input(is_artifact: bool) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut events = Vec::new();
         engine_benches::write_nexmark(0..EVENTS, &mut events).expect("writing to memory does not fail");
@@ -38,8 +43,13 @@ impl Scene {
         let root = text(directory.path());
         let cluster = Cluster::start(&["--slots", "8", "--allow-read", root, "--allow-write", root]);
         let output = directory.path().join("out");
-        let arguments = ["--version", "1", "--input", text(&input), "--output", text(&output), "--rate", RATE];
-        let flags = [&["-p", "2"][..], &INTERVAL].concat();
+        let artifact = format!("events={}", text(&input));
+        let (path, artifact) = match is_artifact {
+            true => ("artifact:events", &["--artifact", artifact.as_str()][..]),
+            false => (text(&input), &[][..]),
+        };
+        let arguments = ["--version", "1", "--input", path, "--output", text(&output), "--rate", RATE];
+        let flags = [&["-p", "2"][..], &INTERVAL, artifact].concat();
         let job = cluster.submit(&flags, "test_upgrade", &arguments);
         engine_tests::await_file(&output, "part-");
         Self { directory, events, cluster, job }
@@ -53,9 +63,15 @@ impl Scene {
         // A copy, since the old plugin is kept beside the new one.
         let new = self.path("new.wasm");
         fs::copy(plugin("test_upgrade"), &new).expect("writable");
-        let [input, output, savepoints] = ["events", "out", "savepoints"].map(|name| self.path(name));
+        let input = self.path("events");
+        self.upgrade_with_input(text(&input), flags, version)
+    }
+
+    fn upgrade_with_input(&self, input: &str, flags: &[&str], version: &str) -> std::process::Output {
+        let new = self.path("new.wasm");
+        let [output, savepoints] = ["out", "savepoints"].map(|name| self.path(name));
         let command = ["upgrade", "-m", &self.cluster.url, "--savepoint", text(&savepoints)];
-        let program = [&self.job, text(&new), "--version", version, "--input", text(&input), "--output", text(&output)];
+        let program = [&self.job, text(&new), "--version", version, "--input", input, "--output", text(&output)];
         run(&[&command[..], flags, &program, &["--rate", RATE]].concat())
     }
 
@@ -153,6 +169,28 @@ fn a_version_whose_state_has_one_more_field_takes_over() {
     let exceptions = scene.cluster.get(&format!("/jobs/{successor}/exceptions"));
     assert_eq!(exceptions["exceptionHistory"]["entries"].as_array().map(Vec::len), Some(0), "{exceptions}");
     scene.check();
+}
+
+#[test]
+fn artifacts_go_over_to_the_new_version_and_back_to_the_old_one() {
+    for version in ["2", "trap"] {
+        let scene = Scene::with_input(true);
+        // The job has the file.
+        fs::rename(scene.path("events"), scene.path("moved")).expect("writable");
+        fs::copy(plugin("test_upgrade"), scene.path("new.wasm")).expect("writable");
+        let done = scene.upgrade_with_input("artifact:events", &[], version);
+        let told = if version == "trap" {
+            check_failure(&done, 1, &["this version is broken", "the old version goes on from the savepoint"])
+        } else {
+            assert!(done.status.success(), "{}", describe(&done));
+            String::from_utf8_lossy(&done.stdout).into_owned()
+        };
+        let said = String::from_utf8_lossy(&done.stderr);
+        let kept = said.split("--artifact events=").nth(1).and_then(|rest| rest.split(' ').next()).expect("it is said");
+        assert_eq!(fs::read(kept).expect("it was kept"), scene.events);
+        scene.cluster.await_state(&scene.job_in(&told), "FINISHED");
+        scene.check();
+    }
 }
 
 #[test]

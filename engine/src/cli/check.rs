@@ -133,8 +133,15 @@ impl CheckOptions {
         plugins: &PluginRuntime,
     ) -> Result<JobGraph, CliError> {
         // As for a JobManager elsewhere: the output of the version that runs is no obstacle.
-        let prepared =
-            submit::prepare(plugin_and_args, &self.program, configuration, plugins, Site::Elsewhere, JobId::random())?;
+        let prepared = submit::prepare(
+            plugin_and_args,
+            &self.program,
+            configuration,
+            plugins,
+            Site::Elsewhere,
+            JobId::random(),
+            &[],
+        )?;
         Ok(prepared.planned.job_graph)
     }
 }

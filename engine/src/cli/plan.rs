@@ -35,8 +35,15 @@ pub(crate) fn run(plan: PlanOptions, global: &GlobalOptions) -> Outcome {
     logging::start(global, "warn", None)?;
     let plugins =
         PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
-    let prepared =
-        submit::prepare(&plan.plugin_and_args, &plan.program, &configuration, &plugins, Site::Here, JobId::random())?;
+    let prepared = submit::prepare(
+        &plan.plugin_and_args,
+        &plan.program,
+        &configuration,
+        &plugins,
+        Site::Here,
+        JobId::random(),
+        &[],
+    )?;
     let planned = prepared.planned;
     if plan.json_plan {
         return super::print(&planned.job_graph.json_plan);

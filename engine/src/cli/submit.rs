@@ -75,7 +75,7 @@ pub(crate) struct ProgramOptions {
     /// Lets the job connect to an address or listen on it; may be repeated.
     #[arg(long, value_name = "HOST:PORT")]
     allow_net: Vec<String>,
-    /// Gives every subtask a file under a name; may be repeated.
+    /// Sends a file along, which a file source reads as artifact:NAME in any subtask; may be repeated.
     #[arg(long, value_name = "NAME=PATH")]
     artifact: Vec<String>,
 }
@@ -148,10 +148,10 @@ impl ProgramOptions {
 pub(crate) struct Prepared {
     pub(crate) planned: PlannedJob,
     pub(crate) program: Program,
-    artifacts: Vec<SentFile>,
+    pub(crate) artifacts: Vec<SentFile>,
 }
 
-/// Reads, admits, compiles and plans a plugin.
+/// Reads, admits, compiles and plans a plugin. Of `more_artifacts` it gets those whose names the options do not give.
 pub(crate) fn prepare(
     plugin_and_args: &[String],
     program_options: &ProgramOptions,
@@ -159,13 +159,16 @@ pub(crate) fn prepare(
     runtime: &PluginRuntime,
     site: Site,
     job: JobId,
+    more_artifacts: &[SentFile],
 ) -> Result<Prepared, CliError> {
     let (plugin, args) = plugin_and_args.split_first().expect("the command line demands a plugin");
     let path = PathBuf::from(plugin);
     let content = read_plugin(&path, configuration)?;
     let name = path.file_name().map_or_else(|| plugin.clone(), |name| name.to_string_lossy().into_owned());
     let program = Program::load(runtime, content, &name)?;
-    let artifacts = read_artifacts(&program_options.artifact)?;
+    let mut artifacts = read_artifacts(&program_options.artifact)?;
+    let is_missing = |more: &&SentFile| artifacts.iter().all(|given| given.name != more.name);
+    artifacts.extend(more_artifacts.iter().filter(is_missing).cloned().collect::<Vec<_>>());
     if site == Site::Here
         && let Some(problem) = missing_roots(&program_options.allow_read).next()
     {
@@ -279,7 +282,7 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
             Taken::IsNew => {}
         }
     }
-    let prepared = prepare(&submit.plugin_and_args, &submit.program, &configuration, &plugins, site, job)?;
+    let prepared = prepare(&submit.plugin_and_args, &submit.program, &configuration, &plugins, site, job, &[])?;
     if submit.print_config {
         return settings::print_effective(&prepared.planned.job_graph.configuration, global.output);
     }

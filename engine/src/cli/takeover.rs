@@ -46,6 +46,16 @@ const SAVEPOINT: &str = "SAVEPOINT";
 pub(super) struct Version {
     pub(super) graph: JobGraph,
     pub(super) plugin: Bytes,
+    /// Those of the graph.
+    pub(super) artifacts: Vec<SentFile>,
+}
+
+/// What there is of a version in files.
+#[derive(Default)]
+pub(super) struct KeptFiles {
+    pub(super) plugin: PathBuf,
+    /// In the order of the version's artifacts.
+    pub(super) artifacts: Vec<PathBuf>,
 }
 
 /// True for settings of a submitter that another submission takes over.
@@ -73,11 +83,11 @@ impl Version {
         }
         let encoded = job_graph_codec::encode(&graph).map_err(|error| error.to_string())?;
         let plugin = SentFile { name: graph.program.plugin_name.clone(), content: self.plugin.clone() };
-        rest.submit(&graph, encoded, &plugin, &[]).map_err(in_a_line)
+        rest.submit(&graph, encoded, &plugin, &self.artifacts).map_err(in_a_line)
     }
 
-    /// The command line that does the same by hand, with a file that the plugin is kept in.
-    fn command(&self, rest: &RestClient, plugin: &std::path::Path, savepoint: &str) -> String {
+    /// The command line that does the same by hand, with the files that plugin and artifacts are kept in.
+    fn command(&self, rest: &RestClient, kept: &KeptFiles, savepoint: &str) -> String {
         let mut words: Vec<String> = ["engine", "submit", "-m", rest.url(), "--detached"].map(str::to_owned).to_vec();
         words.extend(["--from-savepoint".to_owned(), savepoint.to_owned()]);
         for (key, value, origin) in self.graph.configuration.iter() {
@@ -97,10 +107,10 @@ impl Version {
             let values: Vec<String> = values;
             words.extend(values.into_iter().flat_map(|value| [option.to_owned(), value]));
         }
-        for artifact in &self.graph.artifacts {
-            words.extend(["--artifact".to_owned(), format!("{}=PATH", artifact.name)]);
+        for (artifact, path) in self.artifacts.iter().zip(&kept.artifacts) {
+            words.extend(["--artifact".to_owned(), format!("{}={}", artifact.name, path.display())]);
         }
-        words.push(plugin.to_string_lossy().into_owned());
+        words.push(kept.plugin.to_string_lossy().into_owned());
         words.extend(self.graph.program.args.iter().cloned());
         words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
     }
@@ -164,8 +174,8 @@ pub(super) struct Takeover {
     pub(super) job: JobId,
     pub(super) old: Version,
     pub(super) new: Version,
-    /// File with the old plugin.
-    pub(super) kept: PathBuf,
+    /// Files with the old plugin and its artifacts.
+    pub(super) kept: KeptFiles,
     /// Below which the savepoint is written; none: as configured.
     pub(super) directory: Option<String>,
     pub(super) allow_non_restored_state: bool,
@@ -198,7 +208,7 @@ impl Takeover {
         let command = self.old.command(&self.rest, &self.kept, &savepoint);
         let is_stopped = format!(
             "job {job} was stopped; its savepoint is {savepoint}, its plugin {}; it is started again by: {command}",
-            self.kept.display()
+            self.kept.plugin.display()
         );
         say(&is_stopped);
         *interruption.state() = is_stopped;
@@ -452,15 +462,16 @@ mod tests {
         graph.grants.read = vec![PathBuf::from("/in put")];
         graph.grants.write = Vec::new();
         graph.grants.net = Vec::new();
-        graph.artifacts = Vec::new();
         graph.program.args = ["--input", "it's*"].map(str::to_owned).to_vec();
-        let version = Version { graph, plugin: Bytes::new() };
+        let artifacts = vec![SentFile { name: "model".to_owned(), content: Bytes::new() }];
+        let version = Version { graph, plugin: Bytes::new(), artifacts };
+        let kept = KeptFiles { plugin: "words-1.wasm".into(), artifacts: vec!["a b/model-2".into()] };
         let rest = RestClient::new(&Configuration::default()).unwrap();
         assert_eq!(
-            version.command(&rest, std::path::Path::new("words-1.wasm"), "/s/savepoint-1"),
+            version.command(&rest, &kept, "/s/savepoint-1"),
             format!(
                 "engine submit -m {} --detached --from-savepoint /s/savepoint-1 -D 'execution.checkpointing.interval=10 s' \
-                 -D parallelism.default=2 --allow-read '/in put' words-1.wasm --input 'it'\\''s*'",
+                 -D parallelism.default=2 --allow-read '/in put' --artifact 'model=a b/model-2' words-1.wasm --input 'it'\\''s*'",
                 rest.url()
             )
         );

@@ -14,16 +14,20 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     CliError, GlobalOptions, JobManagerOption, Outcome, Output, list, logging, savepoint, say, settings, submit,
-    takeover::{self, Failure, Interruption, Takeover, Version, is_handed_on},
+    takeover::{self, Failure, Interruption, KeptFiles, Takeover, Version, is_handed_on},
 };
 use crate::{
     base::{
         config::{Configuration, Origin, options},
-        ids::JobId,
+        ids::{BlobDigest, JobId},
     },
     checkpoint::{Compatibility, ProgramSchema},
-    client::{ClientError, grants::Site},
-    graph::job_graph::{Grants, JobGraph},
+    client::{
+        ClientError,
+        grants::Site,
+        rest_client::{RestClientError, SentFile},
+    },
+    graph::job_graph::{Artifact, Grants},
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
 
@@ -37,11 +41,12 @@ const DIGEST_DIGITS: usize = 12;
     after_help = "First compares the states of both versions: where something would be lost or not fit, nothing is \
         touched (exit code 1). Then stops the job with a savepoint and starts the plugin from it, as a new job with \
         the settings of the old one. If that fails before its first checkpoint is complete, the old version is \
-        started again. The old plugin is kept as a file beside the new one, the savepoint where it was written, and the \
+        started again. The old plugin and its artifacts are kept as files beside the new one, the savepoint where it was written, and the \
         command that starts the old version from it is printed before anything is touched.\n\n\
         Ctrl-C gives the upgrade up: the old version goes on (exit code 130), unless the new one has completed a \
         checkpoint. A second Ctrl-C leaves at once and says what there is.\n\n\
-        Without program arguments, those of the running job are used. The name of the job stays, unless --name or the \
+        Without program arguments, those of the running job are used; so is each artifact that --artifact does not \
+        give anew. The name of the job stays, unless --name or the \
         new program sets one.\n\n\
         Examples:\n  \
         engine upgrade --savepoint /data/savepoints 1f0c words-2.wasm\n  \
@@ -73,8 +78,12 @@ pub(crate) fn run(upgrade: &UpgradeOptions, global: &GlobalOptions) -> Outcome {
     let configuration = settings::load(global, &upgrade.program.settings())?;
     logging::start(global, "warn", None)?;
     let job = rest.find_job(&upgrade.job_and_plugin[0])?;
-    let old = Version { graph: rest.job_graph(job)?, plugin: rest.plugin(job)? };
-    let new = upgrade.plan(&old.graph, &configuration)?;
+    let graph = rest.job_graph(job)?;
+    let artifact = |name: &String| Ok(SentFile { name: name.clone(), content: rest.artifact(job, name)? });
+    let artifacts =
+        graph.artifacts.iter().map(|known| artifact(&known.name)).collect::<Result<_, RestClientError>>()?;
+    let old = Version { graph, plugin: rest.plugin(job)?, artifacts };
+    let new = upgrade.plan(&old, &configuration)?;
     let comparison = Compatibility::between(&ProgramSchema::from(&old.graph), &ProgramSchema::from(&new.graph));
     let is_refused = comparison.is_refused(upgrade.allow_non_restored_state);
     if global.output == Output::Text {
@@ -92,16 +101,10 @@ pub(crate) fn run(upgrade: &UpgradeOptions, global: &GlobalOptions) -> Outcome {
     }
     let directory = upgrade.directory.as_deref().map(savepoint::as_text).transpose()?;
     takeover::check_savepoint_directory(&rest, job, &old.graph, directory.as_deref())?;
-    let kept = upgrade.keep_old_plugin(&old)?;
-    let takeover = Takeover {
-        rest,
-        job,
-        old,
-        new,
-        kept: kept.clone(),
-        directory,
-        allow_non_restored_state: upgrade.allow_non_restored_state,
-    };
+    let kept = upgrade.keep_files(&old)?;
+    let old_plugin = kept.plugin.to_string_lossy().into_owned();
+    let takeover =
+        Takeover { rest, job, old, new, kept, directory, allow_non_restored_state: upgrade.allow_non_restored_state };
     let takeover::Outcome { job: successor, savepoint, failure, command } =
         submit::block_on(run_interruptibly(takeover))?;
     let failure_text = failure.as_ref().map(|failure| match failure {
@@ -111,7 +114,7 @@ pub(crate) fn run(upgrade: &UpgradeOptions, global: &GlobalOptions) -> Outcome {
     if global.output == Output::Json {
         super::print_json(&json!({
             "compatibility": comparison, "upgraded": failure.is_none(), "job-id": successor, "savepoint": savepoint,
-            "old-plugin": kept.to_string_lossy(), "failure": failure_text, "old-command": command,
+            "old-plugin": old_plugin, "failure": failure_text, "old-command": command,
         }))?;
     }
     match failure {
@@ -159,8 +162,10 @@ async fn run_interruptibly(takeover: Takeover) -> Result<takeover::Outcome, CliE
 }
 
 impl UpgradeOptions {
-    /// Plans the new version with the settings and grants of the old one.
-    fn plan(&self, old: &JobGraph, own: &Configuration) -> Result<Version, CliError> {
+    /// Plans the new version with the settings and grants of the old one, and those of its artifacts that
+    /// are not given anew.
+    fn plan(&self, old_version: &Version, own: &Configuration) -> Result<Version, CliError> {
+        let old = &old_version.graph;
         let mut configuration = own.clone();
         for (key, value, origin) in old.configuration.iter().filter(|(key, _, _)| is_handed_on(key)) {
             let is_said_now = own.iter().any(|(own_key, _, origin)| own_key == key && Origin::CommandLine <= origin);
@@ -182,37 +187,40 @@ impl UpgradeOptions {
             &plugins,
             Site::Elsewhere,
             JobId::random(),
+            &old_version.artifacts,
         )?;
         let mut graph = prepared.planned.job_graph;
-        if let Some(artifact) = old.artifacts.iter().find(|old| graph.artifacts.iter().all(|new| new.name != old.name))
-        {
-            return Err(CliError::usage(anyhow::anyhow!(
-                "the job has an artifact \"{0}\": give it to the new version too, with --artifact {0}=PATH",
-                artifact.name
-            )));
-        }
         add_grants(&mut graph.grants, &old.grants);
         if graph.configuration.get(&options::JOB_NAME).is_none() {
             // Neither the user nor the program names it: not that of the plugin's file, then.
             graph.name.clone_from(&old.name);
         }
-        Ok(Version { graph, plugin: prepared.program.content })
+        Ok(Version { graph, plugin: prepared.program.content, artifacts: prepared.artifacts })
     }
 
-    /// Writes the plugin that runs to a file beside the new one.
-    fn keep_old_plugin(&self, old: &Version) -> Result<PathBuf, CliError> {
+    /// Writes the plugin that runs, and its artifacts, to files beside the new one.
+    fn keep_files(&self, old: &Version) -> Result<KeptFiles, CliError> {
         let directory = Path::new(&self.job_and_plugin[1]).parent().unwrap_or(Path::new(""));
         let program = &old.graph.program;
         let stem = Path::new(&program.plugin_name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let digest: String = program.plugin.to_string().chars().take(DIGEST_DIGITS).collect();
-        let path = directory.join(format!("{stem}-{digest}.wasm"));
-        std::fs::write(&path, &old.plugin).map_err(|error| {
-            CliError::failed(anyhow::anyhow!(
-                "could not keep the old plugin as {}: {error}; the job was not touched",
-                path.display()
-            ))
-        })?;
-        Ok(path)
+        let digits = |digest: BlobDigest| digest.to_string().chars().take(DIGEST_DIGITS).collect::<String>();
+        let write = |what: &str, name: String, content: &[u8]| {
+            let path = directory.join(name);
+            std::fs::write(&path, content).map_err(|error| {
+                CliError::failed(anyhow::anyhow!(
+                    "could not keep the old {what} as {}: {error}; the job was not touched",
+                    path.display()
+                ))
+            })?;
+            Ok::<_, CliError>(path)
+        };
+        let plugin = write("plugin", format!("{stem}-{}.wasm", digits(program.plugin)), &old.plugin)?;
+        let artifact = |(known, file): (&Artifact, &SentFile)| {
+            let digest = digits(known.digest);
+            write(&format!("artifact \"{}\"", known.name), format!("{stem}-{digest}-{}", known.name), &file.content)
+        };
+        let artifacts = old.graph.artifacts.iter().zip(&old.artifacts).map(artifact).collect::<Result<_, _>>()?;
+        Ok(KeptFiles { plugin, artifacts })
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     base::config::{Configuration, Origin, options},
-    connector::{HiddenLeftovers, canonical_destination, check_writable_directory},
+    connector::{ARTIFACT_PREFIX, HiddenLeftovers, canonical_destination, check_writable_directory},
     graph::{
         job_graph::Grants,
         stream_graph::{ConnectorSpec, Operator, StreamGraph},
@@ -171,11 +171,17 @@ fn wish(node: &str, access: Access, connector: &ConnectorSpec) -> Option<Wish> {
     Some(Wish { node: format!("\"{node}\""), access, what, by_submitter: false })
 }
 
+/// An artifact came with the job.
+fn reads_artifact(source: &ConnectorSpec) -> bool {
+    source.name == FILE.0 && source.options.get(FILE.1).is_some_and(|path| path.starts_with(ARTIFACT_PREFIX))
+}
+
 fn wishes(stream_graph: &StreamGraph, configuration: &Configuration) -> Vec<Wish> {
     let mut wishes: Vec<Wish> = stream_graph
         .nodes
         .iter()
         .filter_map(|node| match &node.operator {
+            Operator::Source(connector) if reads_artifact(connector) => None,
             Operator::Source(connector) => wish(&node.name, Access::Read, connector),
             Operator::Sink(connector) => wish(&node.name, Access::Write, connector),
             Operator::Guest(_) | Operator::GuestSource(_) => None,
@@ -354,7 +360,11 @@ fn check_empty(node: &str, path: &Path) -> Result<(), GrantError> {
 /// Makes the paths that connectors open absolute, for a JobManager that may run in another directory.
 pub fn make_paths_absolute(stream_graph: &mut StreamGraph) {
     for node in &mut stream_graph.nodes {
-        let (Operator::Source(connector) | Operator::Sink(connector)) = &mut node.operator else { continue };
+        let connector = match &mut node.operator {
+            Operator::Source(connector) if !reads_artifact(connector) => connector,
+            Operator::Sink(connector) => connector,
+            Operator::Source(_) | Operator::Guest(_) | Operator::GuestSource(_) => continue,
+        };
         if connector.name == FILE.0
             && let Some(path) = connector.options.get_mut(FILE.1)
             && let Ok(absolute) = std::path::absolute(&*path)

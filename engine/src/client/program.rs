@@ -140,7 +140,7 @@ impl Program {
             graph_digest: graph_digest(&stream_graph),
         };
         let configuration = validate(&stream_graph, &submission.configuration)?.configuration().clone();
-        check_connectors(&stream_graph)?;
+        check_connectors(&stream_graph, &submission.artifacts)?;
         let grants =
             grants::decide(&stream_graph, &submission.args, &configuration, &submission.explicit, submission.site)?;
         match submission.site {
@@ -163,13 +163,18 @@ impl Program {
 }
 
 /// Checks names, options and record types of sources and sinks, before any is opened.
-fn check_connectors(stream_graph: &StreamGraph) -> Result<(), ClientError> {
+fn check_connectors(stream_graph: &StreamGraph, artifacts: &[Artifact]) -> Result<(), ClientError> {
     for (node, connector, role) in connectors(stream_graph) {
         let record_type = match role {
             Role::Source => node.output_type.as_deref(),
             Role::Sink => node.input_types.first().map(String::as_str),
         };
-        connector::check_record_type(connector, role, record_type.unwrap_or_default())
+        let is_known = match role {
+            Role::Source => connector::check_artifact(connector, artifacts),
+            Role::Sink => Ok(()),
+        };
+        is_known
+            .and_then(|()| connector::check_record_type(connector, role, record_type.unwrap_or_default()))
             .map_err(|source| ClientError::Connector { node: node.name.clone(), source })?;
     }
     let sinks = connectors(stream_graph).filter(|(_, _, role)| *role == Role::Sink);
@@ -180,8 +185,7 @@ fn check_connectors(stream_graph: &StreamGraph) -> Result<(), ClientError> {
 /// Looks whether what sources read is there, and whether sinks can use their destinations.
 /// Those of a job that goes on from a checkpoint may have been written into.
 fn check_access(stream_graph: &StreamGraph, grants: &Grants, goes_on: bool) -> Result<(), ClientError> {
-    let Grants { read, write, net } = grants.clone();
-    let permissions = Permissions { read, write, net };
+    let permissions = Permissions::from(grants);
     for (node, connector, role) in connectors(stream_graph) {
         match connector::check_access(connector, role, &permissions) {
             Ok(()) => {}

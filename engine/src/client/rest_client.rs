@@ -343,6 +343,14 @@ impl RestClient {
         self.get_bytes(&format!("/jobs/{job}/plugin"))
     }
 
+    /// An artifact of a running job.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such job, or it has no such artifact.
+    pub fn artifact(&self, job: JobId, name: &str) -> Result<Bytes, RestClientError> {
+        self.get_bytes(&format!("/jobs/{job}/artifacts/{}", percent_encoded(name)))
+    }
+
     fn get_bytes(&self, path: &str) -> Result<Bytes, RestClientError> {
         let result = self.agent.get(format!("{}/v1{path}", self.url)).call();
         self.body(&format!("read {path}"), result).map(Bytes::from)
@@ -425,6 +433,15 @@ const PLUGIN_FILE_NAME: &str = "plugin.wasm";
 
 fn artifact_file_name(index: usize) -> String {
     format!("artifact-{index}")
+}
+
+/// A name as one component of a path of a URL. Source: RFC 3986, section 2.1.
+fn percent_encoded(name: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    name.bytes().map(encode).collect()
 }
 
 /// Why a job failed, from the answer to `GET /jobs/:jobid/exceptions`.

@@ -19,7 +19,7 @@
 //!
 //! | name       | option                    | value                                                    |
 //! |------------|---------------------------|----------------------------------------------------------|
-//! | `file`     | `path`                    | file, directory or glob                                  |
+//! | `file`     | `path`                    | file, directory or glob; `artifact:NAME`: an artifact of the job |
 //! |            | `compression`             | `auto` (default: by content, then by name), `none`, `gzip`, `zstd` |
 //! |            | `watch`                   | `true`: look for new files for ever; default `false`     |
 //! |            | `watch-interval`          | pause between two looks, default `1 s`                   |
@@ -71,6 +71,7 @@ mod print;
 mod discard;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -89,7 +90,10 @@ use crate::{
         ids::JobId,
         stream_element::{CheckpointId, RecordBatch},
     },
-    graph::{job_graph::Grants, stream_graph::ConnectorSpec},
+    graph::{
+        job_graph::{Artifact, Grants},
+        stream_graph::ConnectorSpec,
+    },
 };
 
 /// Whether a connector reads or writes.
@@ -225,6 +229,29 @@ pub fn check_record_type(spec: &ConnectorSpec, role: Role, record_type: &str) ->
     }
 }
 
+/// What the path of a file source begins with if it names an artifact of its job; the name follows.
+pub const ARTIFACT_PREFIX: &str = "artifact:";
+
+/// Checks that the artifact that a source reads, if it reads one, is among those of its job.
+///
+/// # Errors
+/// Returns an error that names those of the job if not, or if the options are invalid.
+pub fn check_artifact(spec: &ConnectorSpec, artifacts: &[Artifact]) -> Result<(), ConnectorError> {
+    let SourceConnector::File(options) = SourceConnector::parse(spec)? else { return Ok(()) };
+    match options.artifact() {
+        Some(name) if artifacts.iter().all(|artifact| artifact.name != name) => {
+            Err(no_artifact(name, artifacts.iter().map(|artifact| artifact.name.as_str())))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn no_artifact<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> ConnectorError {
+    let known: Vec<&str> = known.collect();
+    let known = if known.is_empty() { "it has none".to_owned() } else { format!("it has {}", known.join(", ")) };
+    ConnectorError::NoArtifact { name: name.to_owned(), known }
+}
+
 /// Looks whether there is what a source reads, and whether a sink can use its
 /// destination, so that a job that cannot work is refused before it runs. Changes
 /// nothing; may read directories, so that it belongs on a thread that may wait.
@@ -312,7 +339,7 @@ pub fn create_reader(spec: &ConnectorSpec, context: ReaderContext) -> Result<Box
 pub fn create_writer(spec: &ConnectorSpec, context: WriterContext) -> Result<Box<dyn SinkWriter>, ConnectorError> {
     Ok(match SinkConnector::parse(spec)? {
         SinkConnector::File(options) => Box::new(file::FileWriter::new(&options, spec, context)?),
-        SinkConnector::Print(options) => Box::new(print::PrintWriter::new(&options, spec, &context)?),
+        SinkConnector::Print(options) => Box::new(print::PrintWriter::new(&options, spec, context)?),
         SinkConnector::Socket(options) => Box::new(socket::SocketWriter::new(&options, spec, context)?),
         SinkConnector::Discard => Box::new(discard::DiscardWriter),
     })
@@ -600,7 +627,12 @@ pub struct WriterContext {
     pub clock: Clock,
     /// Decides over a row that cannot be written.
     pub reject: Box<RejectWrite<'static>>,
+    /// True once the task was told to stop: a writer that waits for whoever takes its rows looks often.
+    pub is_canceled: Box<dyn Fn() -> bool>,
 }
+
+/// How often a writer that waits looks whether its task was told to stop.
+const CANCEL_LOOK: Duration = Duration::from_millis(100);
 
 /// Is given a row's zero-based number in the batch, what is wrong with it, and the
 /// row; returns nothing if it is to be passed over, or else the error that ends writing.
@@ -616,20 +648,28 @@ pub struct Permissions {
     pub write: Vec<PathBuf>,
     /// Addresses `host:port` that may be used.
     pub net: Vec<String>,
+    /// Files of the job's artifacts by name; they may be read.
+    pub artifacts: BTreeMap<String, PathBuf>,
 }
 
 impl From<&Grants> for Permissions {
+    /// Without artifacts.
     fn from(grants: &Grants) -> Self {
-        Self { read: grants.read.clone(), write: grants.write.clone(), net: grants.net.clone() }
+        let Grants { read, write, net } = grants.clone();
+        Self { read, write, net, artifacts: BTreeMap::new() }
     }
 }
 
 impl Permissions {
-    /// Returns the canonical form of a path that may be read.
+    /// Returns the canonical form of a path that may be read, or the file of the artifact that it names.
     ///
     /// # Errors
-    /// Returns an error if there is no such path or it was not granted.
+    /// Returns an error if there is no such path or artifact, or it was not granted.
     pub fn readable(&self, path: &Path) -> Result<PathBuf, ConnectorError> {
+        if let Some(name) = artifact_of(path) {
+            let file = self.artifacts.get(name).cloned();
+            return file.ok_or_else(|| no_artifact(name, self.artifacts.keys().map(String::as_str)));
+        }
         let canonical = path.canonicalize().map_err(|source| ConnectorError::Io {
             action: "open",
             path: path.to_owned(),
@@ -676,6 +716,11 @@ impl Permissions {
             flag: format!("--allow-net {address}"),
         })
     }
+}
+
+/// Name of the artifact that a path stands for.
+fn artifact_of(path: &Path) -> Option<&str> {
+    path.to_str()?.strip_prefix(ARTIFACT_PREFIX)
 }
 
 /// True if a granted glob matches the path or a directory that holds it. What exists as a path is that path, even with
@@ -760,6 +805,14 @@ pub enum ConnectorError {
         /// What is wrong and what would be right.
         problem: String,
     },
+    /// A source reads an artifact that its job does not have.
+    #[error("the job has no artifact \"{name}\", {known}; submit it with --artifact {name}=PATH")]
+    NoArtifact {
+        /// As the source names it.
+        name: String,
+        /// The artifacts of the job.
+        known: String,
+    },
     /// The job may not open this.
     #[error("the job may not {what}; to allow it, submit with {flag}")]
     NotGranted {
@@ -804,6 +857,9 @@ pub enum ConnectorError {
         /// Why not.
         source: std::io::Error,
     },
+    /// The task was told to stop while a writer waited.
+    #[error("the task was told to stop")]
+    Canceled,
     /// Reading from or writing to an address failed.
     #[error("could not {action} {address}")]
     Net {

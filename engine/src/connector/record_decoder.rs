@@ -745,7 +745,7 @@ mod tests {
             let rows: String = batches.iter().map(|batch| batch.split_once(':').expect("a count").1).collect();
             assert_eq!(rows, "[0, 1][2, 2][0, 3]", "at most {rows_max} rows");
             let message = "column 6, field \"A\": 999 is out of range for u8: {\"A\":999}";
-            assert_eq!(refused, [format!("59 6 {message}")]);
+            assert_eq!(refused, [format!("47 6 {message}")]);
         }
         let error = RecordDecoder::new(format, "E[A(u8)]", &spec(), 4 << 20).expect_err("refused").to_string();
         let problem = "the records are E[A(u8)], and have no variant marked #[record(other)]";

@@ -1,5 +1,6 @@
 //! Text over TCP: a source that connects and reads lines, and a sink that
 //! connects and writes them. What was sent before a failure is sent again after a restart.
+//! A sink whose rows nobody takes waits for as long as that is so, and the job with it.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -8,12 +9,15 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::Duration,
 };
 
+use crossbeam_channel::{RecvTimeoutError, bounded};
+
 use super::{
-    Committable, ConnectorError, Permissions, RejectWrite, Role, SinkWriter, WriterContext, options::Options,
-    text_rows::TextRows,
+    CANCEL_LOOK, Committable, ConnectorError, Permissions, RejectWrite, Role, SinkWriter, WriterContext,
+    options::Options, text_rows::TextRows,
 };
 use crate::{
     base::stream_element::{CheckpointId, RecordBatch},
@@ -24,9 +28,6 @@ use crate::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a read waits before it looks whether it is still wanted.
 const READ_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long the other side may take nothing: a task that is stuck in a write
-/// cannot be cancelled, and a cancel must not take longer than a second.
-const WRITE_TIMEOUT: Duration = Duration::from_millis(800);
 /// Rows gathered before they are sent.
 const BUFFER_BYTES: usize = 32 << 10;
 
@@ -55,6 +56,31 @@ fn connect(address: &str) -> io::Result<TcpStream> {
         }
     }
     Err(refused)
+}
+
+/// Connects on a thread of its own, since neither looking for the name nor connecting can be interrupted.
+fn connect_unless(
+    is_canceled: &dyn Fn() -> bool,
+    address: &str,
+    connect: fn(&str) -> io::Result<TcpStream>,
+) -> Result<TcpStream, ConnectorError> {
+    let (answer, answers) = bounded(1);
+    let wanted = address.to_owned();
+    // If nobody waits any more, nobody wants the connection.
+    let connecting = move || drop(answer.send(connect(&wanted)));
+    let thread = thread::Builder::new().name("socket-connect".to_owned()).spawn(connecting);
+    thread.map_err(net_error("start a thread for", address))?;
+    loop {
+        match answers.recv_timeout(CANCEL_LOOK) {
+            Ok(connected) => return connected.map_err(net_error("connect to", address)),
+            Err(RecvTimeoutError::Timeout) if is_canceled() => return Err(ConnectorError::Canceled),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                let ended = io::Error::other("the thread that connects has ended, which is a bug");
+                return Err(net_error("connect to", address)(ended));
+            }
+        }
+    }
 }
 
 /// The bytes that come over a connection; ends also when nobody wants them any more.
@@ -106,6 +132,7 @@ pub(super) struct SocketWriter {
     stream: TcpStream,
     rows: TextRows,
     reject: Box<RejectWrite<'static>>,
+    is_canceled: Box<dyn Fn() -> bool>,
     buffer: Vec<u8>,
 }
 
@@ -118,13 +145,28 @@ impl SocketWriter {
         options.check(&context.permissions)?;
         let rows = TextRows::new(&context.record_type, spec)?;
         let address = options.address.clone();
-        let stream = connect(&address).map_err(net_error("connect to", &address))?;
-        stream.set_write_timeout(Some(WRITE_TIMEOUT)).map_err(net_error("connect to", &address))?;
-        Ok(Self { address, stream, rows, reject: context.reject, buffer: Vec::with_capacity(BUFFER_BYTES) })
+        let WriterContext { reject, is_canceled, .. } = context;
+        let stream = connect_unless(&*is_canceled, &address, connect)?;
+        stream.set_write_timeout(Some(CANCEL_LOOK)).map_err(net_error("connect to", &address))?;
+        Ok(Self { address, stream, rows, reject, is_canceled, buffer: Vec::with_capacity(BUFFER_BYTES) })
     }
 
+    /// Waits for as long as the other side takes nothing.
     fn send(&mut self) -> Result<(), ConnectorError> {
-        self.stream.write_all(&self.buffer).map_err(net_error("write to", &self.address))?;
+        let mut unsent = &self.buffer[..];
+        while !unsent.is_empty() {
+            if (self.is_canceled)() {
+                return Err(ConnectorError::Canceled);
+            }
+            match self.stream.write(unsent) {
+                Ok(0) => return Err(net_error("write to", &self.address)(ErrorKind::WriteZero.into())),
+                Ok(sent) => unsent = &unsent[sent..],
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
+                }
+                Err(error) => return Err(net_error("write to", &self.address)(error)),
+            }
+        }
         self.buffer.clear();
         Ok(())
     }
@@ -152,5 +194,25 @@ impl SinkWriter for SocketWriter {
         self.send()?;
         self.stream.shutdown(Shutdown::Write).map_err(net_error("write to", &self.address))?;
         Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn who_is_told_to_stop_waits_for_no_connection() {
+        // As a name server or another side that does not answer.
+        let silent = |_: &str| {
+            thread::park_timeout(Duration::from_secs(60));
+            Err(ErrorKind::TimedOut.into())
+        };
+        let begun = Instant::now();
+        let connected = connect_unless(&move || Duration::from_millis(300) < begun.elapsed(), "far:1", silent);
+        assert!(matches!(connected, Err(ConnectorError::Canceled)), "{connected:?}");
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     }
 }

@@ -4,9 +4,13 @@ use std::{
     collections::BTreeMap,
     io::{Read, Write},
     net::TcpListener,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
+use crossbeam_channel::bounded;
 use engine_rows::{descriptor::TypeDescriptor, json::JsonReader, row::Rows};
 
 use super::*;
@@ -112,6 +116,7 @@ pub(super) fn writer_context(
         reject: Box::new(|row, message, _| {
             Err(ConnectorError::BadRow { position: format!("row {row}"), message: message.to_owned() })
         }),
+        is_canceled: Box::new(|| false),
     }
 }
 
@@ -390,6 +395,42 @@ fn addresses_need_a_grant_and_somebody_who_listens() {
     assert_eq!(text_of(&run(&socket, 1, "string", &permissions, None).expect_err("nobody listens")), expected);
     let error = create_writer(&socket, writer_context(0, 1, 0, &permissions)).err().expect("nobody listens");
     assert_eq!(text_of(&error), expected);
+}
+
+#[test]
+fn a_consumer_that_pauses_holds_the_socket_sink_until_it_reads_or_the_task_is_told_to_stop() {
+    const ROWS: &[u8] = &[b'\n'; 1 << 20];
+    // More than the buffers of a connection hold.
+    const BATCHES: usize = 32;
+    for is_told in [false, true] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let canceled = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&canceled);
+        let (done, is_done) = bounded(1);
+        let writing = std::thread::spawn(move || {
+            let permissions = Arc::new(Permissions { net: vec![address.clone()], ..Permissions::default() });
+            let is_canceled = Box::new(move || told.load(Ordering::Relaxed));
+            let context = WriterContext { is_canceled, ..writer_context(0, 1, 0, &permissions) };
+            let mut writer = create_writer(&spec("socket", &[("address", &address)]), context)?;
+            let written = (0..BATCHES).try_for_each(|_| writer.write(&lines(ROWS, 1 << 20)));
+            done.send(()).expect("somebody waits");
+            written.and_then(|()| writer.finish())
+        });
+        let (mut stream, _) = listener.accept().expect("the sink connects");
+        // Longer than any wait of the sink.
+        assert!(is_done.recv_timeout(Duration::from_millis(1500)).is_err(), "nobody reads");
+        if is_told {
+            canceled.store(true, Ordering::Relaxed);
+            is_done.recv_timeout(Duration::from_secs(1)).expect("it stops");
+            assert!(matches!(writing.join().expect("no panic"), Err(ConnectorError::Canceled)));
+        } else {
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).expect("readable");
+            assert_eq!(received.len(), BATCHES * ROWS.len());
+            writing.join().expect("no panic").expect("all was sent");
+        }
+    }
 }
 
 #[test]

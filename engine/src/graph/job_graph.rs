@@ -130,10 +130,10 @@ pub struct Grants {
     pub net: Vec<String>,
 }
 
-/// A file of the submitter that every subtask can read before its operators open.
+/// A file of the submitter that every subtask can read: a file source with the path `artifact:NAME` does.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Artifact {
-    /// Name by which operators know it.
+    /// Name by which sources know it.
     pub name: String,
     /// Its content.
     pub digest: BlobDigest,

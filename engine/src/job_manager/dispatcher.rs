@@ -8,7 +8,9 @@
 //! ```
 //!
 //! A crash at any point of it is made good by the next leader: [`Dispatcher::recover`]
-//! cleans up after jobs with a dirty result and runs all other stored jobs.
+//! cleans up after jobs with a dirty result and runs all other stored jobs. One that cannot be
+//! run is shown as FAILED, the others go on, and what is stored of it stays; one whose
+//! checkpoints, inputs or destinations are away for the time being is tried again and again.
 //!
 //! Invariants: a job runs only if its graph is stored, and never if it has a result; at
 //! most one JobMaster per job, the next starting only when the former's loop has ended;
@@ -61,6 +63,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a cleanup that failed; doubled up to [`CLEANUP_MAX_WAIT`], without end.
 const CLEANUP_INITIAL_WAIT: Duration = Duration::from_secs(1);
 const CLEANUP_MAX_WAIT: Duration = Duration::from_secs(3600);
+
+/// Pause before a recovered job that could not start is tried again; doubled up to
+/// [`RECOVERY_MAX_WAIT`], without end.
+const RECOVERY_INITIAL_WAIT: Duration = Duration::from_secs(1);
+const RECOVERY_MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Runs an endpoint under an address in a loop of its own. When the loop has ended,
 /// [`DispatcherMessage::JobMasterClosed`] follows, and before it, should the loop have
@@ -128,27 +135,19 @@ pub struct DispatcherParts {
     pub clean_up: JobCleaner,
     /// Runs them.
     pub spawn: JobMasterSpawner,
-    /// Is told if results cannot be stored or a recovered job cannot be run.
+    /// Is told if results cannot be stored.
     pub on_fatal_error: FatalErrorHandler,
 }
 
 /// What was stored cannot be taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
-    /// A graph cannot be read.
+    /// The graphs cannot be listed.
     #[error("could not recover the stored jobs")]
     Graphs(#[from] JobGraphStoreError),
     /// The results cannot be read.
     #[error("could not recover the results of jobs")]
     Results(#[from] JobResultStoreError),
-    /// The blobs of a job are not there.
-    #[error("could not recover job {job}")]
-    Blobs {
-        /// The job.
-        job: JobId,
-        /// What is missing.
-        source: BlobError,
-    },
     /// Blobs that nobody needs cannot be removed.
     #[error("could not remove the blobs of ended jobs")]
     Orphans(#[source] BlobError),
@@ -174,6 +173,8 @@ enum JobPhase {
     Initializing,
     /// The JobMaster has reported a state.
     Running,
+    /// A recovered job could not start: another JobMaster is made when [`Postponed`] says.
+    Postponed,
     /// The JobMaster has spoken its last word, and its loop is ending.
     Terminating,
 }
@@ -186,6 +187,33 @@ struct Job {
     overview: JobOverview,
     /// Clients who wait for its end.
     waiting: Vec<Asker>,
+    /// Of a recovered job that could not start, at least once.
+    postponed: Option<Postponed>,
+}
+
+impl Job {
+    /// When it is tried again, if it was postponed and nothing of it is left.
+    fn next_try(&self) -> Option<Timestamp> {
+        self.postponed.as_ref()?.next_try
+    }
+}
+
+/// When a recovered job is tried again.
+#[derive(Clone)]
+struct Postponed {
+    /// None: the former JobMaster is still ending, or a new one has begun.
+    next_try: Option<Timestamp>,
+    wait: Duration,
+    /// Why it could not start.
+    cause: FailureCause,
+}
+
+/// A stored job that cannot be run as long as what is stored is as it is.
+struct Unrecoverable {
+    job: JobId,
+    /// None: it cannot be read.
+    graph: Option<JobGraph>,
+    problem: String,
 }
 
 /// A submission that waits until the former JobMaster of its job has ended.
@@ -240,6 +268,7 @@ pub struct Dispatcher {
     on_fatal_error: FatalErrorHandler,
     slots_total: Option<u64>,
     recovered: Vec<JobGraph>,
+    unrecoverable: Vec<Unrecoverable>,
     jobs: BTreeMap<JobId, Job>,
     submissions: BTreeMap<JobId, WaitingSubmission>,
     terminated: TerminatedJobs,
@@ -255,28 +284,53 @@ pub struct Dispatcher {
 
 impl Dispatcher {
     /// Makes the component and takes over what is stored: jobs with a dirty result are
-    /// cleaned up, all others are run when the loop starts.
+    /// cleaned up, all others are run when the loop starts, or shown as FAILED if their graphs or
+    /// blobs are not whole.
     ///
     /// # Errors
-    /// Returns an error if something stored cannot be read: better not to start than to
-    /// lose a job.
+    /// Returns an error if it cannot be seen what is stored: better not to start than to
+    /// lose jobs.
     pub fn recover(parts: DispatcherParts) -> Result<Self, RecoveryError> {
         let DispatcherParts { id, config, election, mut graphs, results, blobs, .. } = parts;
-        let mut recovered = Vec::new();
+        let (mut recovered, mut unrecoverable) = (Vec::new(), Vec::new());
+        let mut is_each_graph_known = true;
         for job in graphs.job_ids()? {
             if results.has_result(job) {
                 continue;
             }
-            let Some(graph) = graphs.recover(job)? else { continue };
-            blobs.reference(job, blobs_of(&graph)).map_err(|source| RecoveryError::Blobs { job, source })?;
-            match config.recovery {
-                Recovery::Only(wanted) if wanted != job => {}
-                Recovery::All | Recovery::Only(_) => recovered.push(graph),
+            let is_wanted = match config.recovery {
+                Recovery::All => true,
+                Recovery::Only(wanted) => wanted == job,
+            };
+            match graphs.recover(job) {
+                Ok(None) => {}
+                Ok(Some(graph)) => match blobs.reference(job, blobs_of(&graph)) {
+                    Ok(()) if is_wanted => recovered.push(graph),
+                    Ok(()) => {}
+                    Err(error) => {
+                        // Those that are there stay.
+                        blobs.keep(job, blobs_of(&graph));
+                        if is_wanted {
+                            let problem = format!("{}, by submitting the job again under its id", chain(&error));
+                            unrecoverable.push(Unrecoverable { job, graph: Some(graph), problem });
+                        }
+                    }
+                },
+                Err(error) => {
+                    is_each_graph_known = false;
+                    if is_wanted {
+                        unrecoverable.push(Unrecoverable { job, graph: None, problem: chain(&error) });
+                    }
+                }
             }
         }
         let cleanup = || Cleanup { next_try: Timestamp::MIN, wait: CLEANUP_INITIAL_WAIT };
         let cleanups = results.dirty_jobs()?.into_iter().map(|job| (job, cleanup())).collect();
-        let orphans = blobs.remove_orphans().map_err(RecoveryError::Orphans)?;
+        // A graph that cannot be read may need any of them.
+        let orphans = match is_each_graph_known {
+            true => blobs.remove_orphans().map_err(RecoveryError::Orphans)?,
+            false => Vec::new(),
+        };
         if !orphans.is_empty() {
             tracing::info!(count = orphans.len(), "removed blobs that no job needs");
         }
@@ -292,6 +346,7 @@ impl Dispatcher {
             on_fatal_error: parts.on_fatal_error,
             slots_total: config.slots_total,
             recovered,
+            unrecoverable,
             jobs: BTreeMap::new(),
             submissions: BTreeMap::new(),
             terminated: TerminatedJobs::new(config.job_store_bytes_max, config.job_store_expiration),
@@ -353,11 +408,11 @@ impl Dispatcher {
         match request {
             DispatcherRequest::SubmitJob(graph) => self.submit_job(asker, graph, now),
             DispatcherRequest::CancelJob(job) => {
-                let response = self.cancel_job(job, JobMasterMessage::Cancel);
+                let response = self.cancel_job(job, JobMasterMessage::Cancel, now);
                 self.answer_result(&asker, response);
             }
             DispatcherRequest::CancelUncommitted(job) => {
-                let response = self.cancel_job(job, JobMasterMessage::CancelUncommitted);
+                let response = self.cancel_job(job, JobMasterMessage::CancelUncommitted, now);
                 self.answer_result(&asker, response);
             }
             DispatcherRequest::ListJobs => {
@@ -460,7 +515,8 @@ impl Dispatcher {
             tasks: BTreeMap::new(),
         };
         tracing::info!(%job, name = graph.name, ?origin, "starting the JobMaster");
-        let known = Job { graph, job_master, origin, phase: JobPhase::Initializing, overview, waiting: Vec::new() };
+        let phase = JobPhase::Initializing;
+        let known = Job { graph, job_master, origin, phase, overview, waiting: Vec::new(), postponed: None };
         self.jobs.insert(job, known);
         (self.spawn)(job, job_master, Box::new(runner));
         Ok(())
@@ -470,7 +526,7 @@ impl Dispatcher {
 
     fn job_status_changed(&mut self, changed: JobStatusChanged) {
         let job = self.jobs.get_mut(&changed.overview.job).expect("the fence was checked");
-        if job.phase != JobPhase::Terminating {
+        if [JobPhase::Initializing, JobPhase::Running].contains(&job.phase) {
             job.phase = JobPhase::Running;
             job.overview = changed.overview;
         }
@@ -522,10 +578,11 @@ impl Dispatcher {
         let JobMasterFailed { job, cause, .. } = failed;
         let known = &self.jobs[&job];
         match known.phase {
-            JobPhase::Terminating => {}
-            JobPhase::Initializing if known.origin == JobOrigin::Recovered => {
-                self.fail_fatally(&format!("recovered job {job} cannot be run: {}", cause.message));
-            }
+            JobPhase::Terminating | JobPhase::Postponed => {}
+            JobPhase::Initializing if known.origin == JobOrigin::Recovered => match cause.recoverability {
+                Recoverability::Recoverable => self.postpone(job, cause, now),
+                Recoverability::Unrecoverable => self.give_up_recovery(job, cause, now),
+            },
             JobPhase::Initializing | JobPhase::Running => {
                 let started = known.overview.started;
                 let details = details_of_graph(&known.graph, JobStatus::Failed, started, now, Some(cause));
@@ -534,8 +591,76 @@ impl Dispatcher {
         }
     }
 
+    /// What the job goes on from, reads or writes is away: it is tried again.
+    fn postpone(&mut self, job: JobId, cause: FailureCause, now: Timestamp) {
+        let known = self.jobs.get_mut(&job).expect("the fence was checked");
+        let wait = match &known.postponed {
+            Some(former) => (former.wait * 2).min(RECOVERY_MAX_WAIT),
+            None => RECOVERY_INITIAL_WAIT,
+        };
+        let after = format_duration(wait);
+        tracing::error!(%job, "the recovered job could not start for this reason; trying again after {after}");
+        known.phase = JobPhase::Postponed;
+        known.overview.status = JobStatus::Restarting;
+        known.overview.last_modified = now;
+        known.postponed = Some(Postponed { next_try: None, wait, cause });
+    }
+
+    /// Has another JobMaster made for a job that was postponed; whoever waits for its end goes on waiting.
+    fn try_again(&mut self, job: JobId, now: Timestamp) {
+        let Some(Job { graph, waiting, postponed, overview, .. }) = self.jobs.remove(&job) else { return };
+        let started = self.run(graph.clone(), JobOrigin::Recovered, now);
+        if let Some(known) = self.jobs.get_mut(&job) {
+            (known.waiting, known.postponed) = (waiting, postponed);
+            known.overview.started = overview.started;
+            if let Some(postponed) = &mut known.postponed {
+                postponed.next_try = None;
+            }
+        }
+        if let Err(error) = started {
+            self.show_unrecoverable(Unrecoverable { job, graph: Some(graph), problem: error.to_string() }, now);
+        }
+    }
+
+    /// The JobMaster of a recovered job cannot be made: the job is shown as FAILED, and what is stored of it stays.
+    fn give_up_recovery(&mut self, job: JobId, cause: FailureCause, now: Timestamp) {
+        let known = self.jobs.get_mut(&job).expect("the fence was checked");
+        known.phase = JobPhase::Terminating;
+        let (graph, waiting) = (known.graph.clone(), mem::take(&mut known.waiting));
+        let details = self.show_unrecoverable(Unrecoverable { job, graph: Some(graph), problem: cause.message }, now);
+        for asker in waiting {
+            self.answer(&asker, DispatcherResponse::Details(details.clone()));
+        }
+    }
+
+    fn show_unrecoverable(&mut self, unrecoverable: Unrecoverable, now: Timestamp) -> JobDetails {
+        let Unrecoverable { job, graph, problem } = unrecoverable;
+        let message = format!("the stored job cannot be run: {problem}; what is stored of it is kept");
+        tracing::error!(%job, "{message}");
+        let cause = FailureCause {
+            code: "recovery".to_owned(),
+            message,
+            detail: String::new(),
+            recoverability: Recoverability::Unrecoverable,
+        };
+        let details = match graph {
+            Some(graph) => details_of_graph(&graph, JobStatus::Failed, now, now, Some(cause)),
+            None => details_without_graph(job, now, cause),
+        };
+        self.terminated.insert(details.clone(), overview_of(&details), now);
+        details
+    }
+
     fn job_master_closed(&mut self, job: JobId, job_master: JobMasterId, now: Timestamp) {
-        if self.jobs[&job].phase != JobPhase::Terminating && self.phase == Phase::Running {
+        if self.jobs[&job].phase == JobPhase::Postponed && self.phase == Phase::Running {
+            let known = self.jobs.get_mut(&job).expect("the fence was checked");
+            if let Some(postponed) = &mut known.postponed {
+                postponed.next_try = Some(now.plus(postponed.wait));
+            }
+            return;
+        }
+        let has_ended = [JobPhase::Terminating, JobPhase::Postponed].contains(&self.jobs[&job].phase);
+        if !has_ended && self.phase == Phase::Running {
             let cause = FailureCause {
                 code: "internal".to_owned(),
                 message: "the JobMaster ended without a result".to_owned(),
@@ -579,8 +704,17 @@ impl Dispatcher {
 
     // What clients ask.
 
-    fn cancel_job(&mut self, job: JobId, cancel: JobMasterMessage) -> Result<(), DispatcherError> {
+    fn cancel_job(&mut self, job: JobId, cancel: JobMasterMessage, now: Timestamp) -> Result<(), DispatcherError> {
         match self.jobs.get_mut(&job) {
+            Some(known) if known.phase == JobPhase::Postponed => {
+                let is_closed = known.next_try().is_some();
+                let details = details_of_graph(&known.graph, JobStatus::Canceled, known.overview.started, now, None);
+                self.job_terminated(details, now);
+                if is_closed {
+                    self.jobs.remove(&job);
+                }
+                Ok(())
+            }
             Some(known) if known.phase != JobPhase::Terminating => {
                 if known.phase == JobPhase::Initializing {
                     known.overview.status = JobStatus::Canceling;
@@ -626,7 +760,8 @@ impl Dispatcher {
             }
             Some(known) => {
                 let JobOverview { status, started, last_modified, .. } = known.overview;
-                let details = details_of_graph(&known.graph, status, started, last_modified, None);
+                let cause = known.postponed.as_ref().map(|postponed| postponed.cause.clone());
+                let details = details_of_graph(&known.graph, status, started, last_modified, cause);
                 self.answer(&asker, DispatcherResponse::Details(details));
             }
             None => self.answer_result(&asker, Err(DispatcherError::UnknownJob(job))),
@@ -755,7 +890,7 @@ impl Dispatcher {
         self.phase = Phase::ShuttingDown { deadline: now.plus(SHUTDOWN_TIMEOUT) };
         let jobs: Vec<JobId> = self.jobs.keys().copied().collect();
         for job in jobs {
-            match self.cancel_job(job, JobMasterMessage::Cancel) {
+            match self.cancel_job(job, JobMasterMessage::Cancel, now) {
                 Ok(()) | Err(DispatcherError::AlreadyEnded(..)) => {}
                 Err(error) => tracing::warn!(%job, %error, "could not cancel the job"),
             }
@@ -769,10 +904,17 @@ impl Dispatcher {
         }
         tracing::info!(reason, "the Dispatcher ends: suspending all jobs");
         self.phase = Phase::Stopping { deadline: now.plus(STOP_TIMEOUT) };
+        // Nobody is there whose end would be told.
+        let postponed: Vec<_> = self.jobs.extract_if(.., |_, known| known.next_try().is_some()).collect();
+        for (job, known) in postponed {
+            for asker in known.waiting {
+                self.answer_result(&asker, Err(no_job_master(job)));
+            }
+        }
         let running: Vec<_> = self
             .jobs
             .iter()
-            .filter(|(_, known)| known.phase != JobPhase::Terminating)
+            .filter(|(_, known)| [JobPhase::Initializing, JobPhase::Running].contains(&known.phase))
             .map(|(job, known)| (*job, known.job_master))
             .collect();
         for (job, job_master) in running {
@@ -847,10 +989,13 @@ impl Endpoint for Dispatcher {
         for job in dirty {
             self.clean_up(job, now);
         }
+        for unrecoverable in mem::take(&mut self.unrecoverable) {
+            self.show_unrecoverable(unrecoverable, now);
+        }
         for graph in mem::take(&mut self.recovered) {
-            let job = graph.job_id;
-            if let Err(error) = self.run(graph, JobOrigin::Recovered, now) {
-                self.fail_fatally(&format!("recovered job {job} cannot be run: {error}"));
+            if let Err(error) = self.run(graph.clone(), JobOrigin::Recovered, now) {
+                let (job, problem) = (graph.job_id, error.to_string());
+                self.show_unrecoverable(Unrecoverable { job, graph: Some(graph), problem }, now);
             }
         }
         mem::take(&mut self.outbox)
@@ -876,6 +1021,10 @@ impl Endpoint for Dispatcher {
         for job in due.collect::<Vec<_>>() {
             self.clean_up(job, now);
         }
+        let postponed = self.jobs.iter().filter(|(_, known)| known.next_try().is_some_and(|time| time <= now));
+        for job in postponed.map(|(job, _)| *job).collect::<Vec<_>>() {
+            self.try_again(job, now);
+        }
         self.end_when_due(now);
         mem::take(&mut self.outbox)
     }
@@ -883,11 +1032,12 @@ impl Endpoint for Dispatcher {
     fn next_deadline(&self) -> Option<Timestamp> {
         let questions = self.questions.values().map(|question| question.deadline);
         let cleanups = self.cleanups.values().map(|cleanup| cleanup.next_try);
+        let postponed = self.jobs.values().filter_map(Job::next_try);
         let end = match self.phase {
             Phase::ShuttingDown { deadline } | Phase::Stopping { deadline } => Some(deadline),
             Phase::Running | Phase::Stopped => None,
         };
-        questions.chain(cleanups).chain(end).chain(self.terminated.next_deadline()).min()
+        questions.chain(cleanups).chain(postponed).chain(end).chain(self.terminated.next_deadline()).min()
     }
 
     fn is_terminated(&self) -> bool {
@@ -932,6 +1082,28 @@ fn chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Details of a stored job of which nothing can be read but its id.
+fn details_without_graph(job: JobId, now: Timestamp, cause: FailureCause) -> JobDetails {
+    let name = format!("job {job}");
+    let root_failure = FailureEntry { time: now, cause, task_name: None, task_executor: None, restart: Restart::None };
+    JobDetails {
+        job,
+        json_plan: serde_json::json!({ "jid": job, "name": name, "type": "STREAMING", "nodes": [] }).to_string(),
+        name,
+        status: JobStatus::Failed,
+        timestamps: BTreeMap::from([(JobStatus::Initializing, now), (JobStatus::Failed, now)]),
+        vertices: Vec::new(),
+        configuration: Configuration::default(),
+        restart_strategy: "none: the JobMaster has not started".to_owned(),
+        restarts: 0,
+        downtime: Downtime::default(),
+        slot_shortage: None,
+        failures: vec![root_failure.clone()],
+        root_failure: Some(root_failure),
+        checkpoints: None,
+    }
 }
 
 /// Details of a job whose JobMaster is not there to give them: without attempts.

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::{
     base::stream_element::SnapshotLocation,
+    graph::job_graph::Artifact,
     job_manager::{
         leader_election::Contender,
         storage::StorageDir,
@@ -496,21 +497,66 @@ fn a_crash_before_the_cleanup_leaves_only_the_cleanup() {
     }
 }
 
+/// Message of the failure of a job that is shown as FAILED.
+fn shown_failure(cluster: &mut Cluster, job: JobId) -> String {
+    let Ok(DispatcherResponse::Details(details)) = cluster.answer(DispatcherRequest::JobDetails(job)) else {
+        panic!("job {job} is not there")
+    };
+    assert_eq!(details.status, JobStatus::Failed);
+    details.root_failure.expect("it failed").cause.message
+}
+
 #[test]
-fn a_dispatcher_does_not_start_over_what_it_cannot_read() {
+fn a_stored_job_that_is_damaged_is_shown_and_kept_and_the_others_run() {
     let storage = StorageDir::temporary().unwrap();
-    JobGraphStore::open(&storage).unwrap().put(&words()).unwrap();
-    let Err(missing) = Cluster::start(&storage, None) else { panic!("the plugin is not there") };
-    assert_eq!(chain(&missing), {
-        let (job, plugin) = (words().job_id, words().program.plugin);
-        format!("could not recover job {job}: there is no blob {plugin}: upload it again")
+    let (whole, without_blob) = (words(), {
+        let mut graph = job_graph(2, &[("other", 1)]);
+        graph.program.plugin = BlobStore::digest(b"missing");
+        graph.artifacts.push(Artifact { name: "a".to_owned(), digest: BlobStore::digest(b"there") });
+        graph
     });
-    let path = storage.path().join("job-graphs").join(format!("{}.graph", words().job_id));
+    let unreadable = JobId::from_bytes([3; 16]);
+    let mut graphs = JobGraphStore::open(&storage).unwrap();
+    graphs.put(&whole).unwrap();
+    graphs.put(&without_blob).unwrap();
+    let path = storage.path().join("job-graphs").join(format!("{unreadable}.graph"));
     std::fs::write(&path, b"WSEJ").unwrap();
-    let Err(damaged) = Cluster::start(&storage, None) else { panic!("the graph is damaged") };
-    let job = words().job_id;
-    let problem = format!("the stored graph of job {job} cut off after 4 bytes; remove {}", path.display());
-    assert_eq!(chain(&damaged), format!("could not recover the stored jobs: {problem} to give the job up"));
+    for blob in [PLUGIN, b"there", b"of the unreadable job"] {
+        BlobStore::open(&storage).unwrap().put(blob).unwrap();
+    }
+    let mut cluster = Cluster::start(&storage, None).unwrap();
+    assert_eq!(cluster.spawned(), [whole.job_id]);
+    assert_eq!(*cluster.fatal.lock().unwrap(), [""; 0]);
+    let (failed, starting) = (JobStatus::Failed, JobStatus::Initializing);
+    let listed = [(whole.job_id, starting), (without_blob.job_id, failed), (unreadable, failed)];
+    assert_eq!(cluster.list(), listed);
+    let missing = BlobStore::digest(b"missing");
+    assert_eq!(
+        shown_failure(&mut cluster, without_blob.job_id),
+        format!(
+            "the stored job cannot be run: there is no blob {missing}: upload it again, by submitting the job again \
+             under its id; what is stored of it is kept"
+        )
+    );
+    let problem = format!("the stored graph of job {unreadable} cut off after 4 bytes; remove {}", path.display());
+    assert_eq!(
+        shown_failure(&mut cluster, unreadable),
+        format!("the stored job cannot be run: {problem} to give the job up; what is stored of it is kept")
+    );
+    // What is stored of them is there, and they have no result.
+    for blob in [PLUGIN, b"there", b"of the unreadable job"] {
+        assert!(cluster.blobs.path(BlobStore::digest(blob)).exists());
+    }
+    assert_eq!(
+        JobGraphStore::open(&storage).unwrap().job_ids().unwrap(),
+        [whole.job_id, without_blob.job_id, unreadable]
+    );
+    let results = JobResultStore::open(&storage).unwrap();
+    assert!(listed.iter().all(|(job, _)| !results.has_result(*job)));
+    // With what was missing it runs.
+    cluster.blobs.put(b"missing").unwrap();
+    cluster.submit(&without_blob).unwrap();
+    assert_eq!(cluster.spawned(), [whole.job_id, without_blob.job_id]);
 }
 
 #[test]
@@ -573,17 +619,111 @@ fn a_savepoint_is_asked_of_the_job_master_for_as_long_as_it_takes() {
 }
 
 #[test]
-fn a_recovered_job_that_cannot_be_made_stays_stored() {
+fn a_recovered_job_that_cannot_be_made_is_shown_and_stays_stored() {
     let storage = StorageDir::temporary().unwrap();
     JobGraphStore::open(&storage).unwrap().put(&words()).unwrap();
     BlobStore::open(&storage).unwrap().put(PLUGIN).unwrap();
     let mut cluster = Cluster::start(&storage, Some("no such source")).unwrap();
-    let (job, _, mut runner) = cluster.spawned.lock().unwrap().remove(0);
+    let job = words().job_id;
+    cluster.ask(DispatcherRequest::AwaitTermination(job));
+    let waiting = cluster.asked;
+    let (_, job_master, mut runner) = cluster.spawned.lock().unwrap().remove(0);
+    let mut sent = Vec::new();
     for envelope in runner.on_start(Timestamp(0)) {
-        cluster.dispatcher.on_message(envelope, Timestamp(0));
+        sent.extend(cluster.dispatcher.on_message(envelope, Timestamp(0)));
     }
+    sent.extend(cluster.send(Fence::None, DispatcherMessage::JobMasterClosed(job, job_master)));
+    let [(number, DispatcherResponse::Details(told))] = &responses(&sent)[..] else { panic!("{sent:?}") };
+    assert_eq!((*number, told.status), (waiting, JobStatus::Failed));
+    let message = "the stored job cannot be run: no such source; what is stored of it is kept";
+    assert_eq!(shown_failure(&mut cluster, job), message);
+    assert!(!cluster.dispatcher.is_terminated(), "other jobs go on");
+    assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), [job]);
+    assert!(!JobResultStore::open(&storage).unwrap().has_result(job));
+    assert!(cluster.blobs.path(words().program.plugin).exists());
+}
+
+/// A recovered job whose JobMaster said that its input is away, and has ended.
+fn postponed() -> (StorageDir, Cluster) {
+    let storage = StorageDir::temporary().unwrap();
+    JobGraphStore::open(&storage).unwrap().put(&words()).unwrap();
+    BlobStore::open(&storage).unwrap().put(PLUGIN).unwrap();
+    let mut cluster = Cluster::start(&storage, None).unwrap();
+    cannot_start(&mut cluster);
+    (storage, cluster)
+}
+
+fn cannot_start(cluster: &mut Cluster) {
+    let job = words().job_id;
+    let job_master = cluster.job_master(job);
+    cluster.spawned.lock().unwrap().clear();
+    let cause = FailureCause {
+        code: "connector".to_owned(),
+        message: "could not open /data".to_owned(),
+        detail: String::new(),
+        recoverability: Recoverability::Recoverable,
+    };
+    let failed = JobMasterFailed { job, job_master, cause };
+    cluster.send(Fence::None, DispatcherMessage::JobMasterFailed(failed));
+    assert_eq!(cluster.dispatcher.next_deadline(), None, "the former JobMaster has not ended");
+    cluster.send(Fence::None, DispatcherMessage::JobMasterClosed(job, job_master));
+}
+
+#[test]
+fn a_recovered_job_whose_input_is_away_is_tried_again_until_it_starts() {
+    let (storage, mut cluster) = postponed();
+    let job = words().job_id;
+    let waiting = cluster.ask(DispatcherRequest::AwaitTermination(job));
+    assert_eq!(responses(&waiting), []);
+    let number = cluster.asked;
+    let mut tries = Vec::new();
+    for _ in 0..8 {
+        assert_eq!(cluster.list(), [(job, JobStatus::Restarting)]);
+        let Ok(DispatcherResponse::Details(details)) = cluster.answer(DispatcherRequest::JobDetails(job)) else {
+            panic!("it is there")
+        };
+        assert_eq!(details.root_failure.expect("it could not start").cause.message, "could not open /data");
+        assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), [job]);
+        let next = cluster.dispatcher.next_deadline().expect("it is tried again");
+        assert_eq!(cluster.spawned(), []);
+        tries.push(next.0 - cluster.now);
+        cluster.now = next.0;
+        cluster.dispatcher.on_deadline(next);
+        assert_eq!(cluster.spawned(), [job]);
+        assert_eq!(cluster.list(), [(job, JobStatus::Initializing)]);
+        cannot_start(&mut cluster);
+    }
+    assert_eq!(tries, [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
+    let next = cluster.dispatcher.next_deadline().expect("it is tried again");
+    cluster.dispatcher.on_deadline(next);
+    cluster.report(&words(), JobStatus::Running);
+    assert_eq!(cluster.list(), [(job, JobStatus::Running)]);
+    let ended = cluster.end(&words(), JobStatus::Finished);
+    assert!(matches!(responses(&ended)[..], [(told, DispatcherResponse::Details(_))] if told == number));
+}
+
+#[test]
+fn a_job_that_waits_to_be_tried_again_can_be_cancelled_or_left_stored() {
+    let (storage, mut cluster) = postponed();
+    let job = words().job_id;
+    cluster.ask(DispatcherRequest::AwaitTermination(job));
+    let waiting = cluster.asked;
+    let sent = cluster.ask(DispatcherRequest::CancelJob(job));
+    let [(told, DispatcherResponse::Details(details)), (_, DispatcherResponse::Acknowledged)] = &responses(&sent)[..]
+    else {
+        panic!("{sent:?}")
+    };
+    assert_eq!((*told, details.status), (waiting, JobStatus::Canceled));
+    assert_eq!(cluster.list(), [(job, JobStatus::Canceled)]);
+    assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), []);
+    assert_eq!(JobResultStore::open(&storage).unwrap().result(job).unwrap().unwrap().status, JobStatus::Canceled);
+    assert_eq!(cluster.spawned(), []);
+
+    let (storage, mut cluster) = postponed();
+    let stop = Message::Dispatcher(DispatcherMessage::Stop("bye".to_owned()));
+    let (from, to, fence) = (Address::Dispatcher, Address::Dispatcher, cluster.fence);
+    cluster.dispatcher.on_message(Envelope { from, to, fence, message: stop }, Timestamp(0));
     assert!(cluster.dispatcher.is_terminated());
-    assert_eq!(cluster.fatal.lock().unwrap().join(""), format!("recovered job {job} cannot be run: no such source"));
     assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), [job]);
 }
 

@@ -1,7 +1,8 @@
 //! How jobs ended, one file each: a job with a result is never run again.
 //!
 //! A result is dirty from when the job ended until all that it left was cleaned up,
-//! then clean: `<job>_DIRTY.json` is renamed to `<job>.json`.
+//! then clean: `<job>_DIRTY.json` is renamed to `<job>.json`. Of the clean ones the newest
+//! stay, by which a job that is submitted again under its id is known.
 //!
 //! Source: Flink's JobResultStore.
 
@@ -21,6 +22,8 @@ use crate::{
 };
 
 const VERSION: u32 = 1;
+/// Clean results that stay.
+const CLEAN_MAX: usize = 1000;
 const DIRTY_SUFFIX: &str = "_DIRTY.json";
 const CLEAN_SUFFIX: &str = ".json";
 
@@ -90,6 +93,7 @@ pub enum JobResultStoreError {
 pub struct JobResultStore {
     directory: PathBuf,
     durability: Durability,
+    clean_max: usize,
 }
 
 impl JobResultStore {
@@ -100,7 +104,7 @@ impl JobResultStore {
     pub fn open(storage: &StorageDir) -> Result<Self, JobResultStoreError> {
         let directory = storage.path().join("job-results");
         storage::create_dir(&directory)?;
-        Ok(Self { directory, durability: storage.durability() })
+        Ok(Self { directory, durability: storage.durability(), clean_max: CLEAN_MAX })
     }
 
     /// Stores how a job ended, durably.
@@ -120,10 +124,11 @@ impl JobResultStore {
         Ok(())
     }
 
-    /// Notes that nothing is left to clean up. Repeating it does no harm.
+    /// Notes that nothing is left to clean up, and forgets the oldest jobs of which that holds if they are too
+    /// many. Repeating it does no harm.
     ///
     /// # Errors
-    /// Returns [`JobResultStoreError::Missing`] if there is no result.
+    /// Returns [`JobResultStoreError::Missing`] if there is no result, or an error if a file cannot be used.
     pub fn mark_clean(&self, job: JobId) -> Result<(), JobResultStoreError> {
         if self.directory.join(clean_name(job)).exists() {
             return Ok(());
@@ -133,6 +138,20 @@ impl JobResultStore {
         }
         failpoint!("job-result.clean", infallible);
         storage::rename_file(&self.directory, &dirty_name(job), &clean_name(job), self.durability)?;
+        self.remove_oldest()
+    }
+
+    fn remove_oldest(&self) -> Result<(), JobResultStoreError> {
+        let mut names = storage::list_files(&self.directory)?;
+        names.retain(|name| name.strip_suffix(CLEAN_SUFFIX).is_some_and(|job| job.parse::<JobId>().is_ok()));
+        let Some(surplus) = names.len().checked_sub(self.clean_max).filter(|surplus| 0 < *surplus) else {
+            return Ok(());
+        };
+        // What cannot be looked at is as old as can be.
+        names.sort_by_cached_key(|name| self.directory.join(name).metadata().and_then(|file| file.modified()).ok());
+        for name in &names[..surplus] {
+            storage::remove_file(&self.directory, name, self.durability)?;
+        }
         Ok(())
     }
 
@@ -218,6 +237,25 @@ mod tests {
         assert_eq!(store.result(job).unwrap(), Some(result(1)));
         let names = storage::list_files(&store.directory).unwrap();
         assert_eq!(names, ["01010101010101010101010101010101.json"]);
+    }
+
+    #[test]
+    fn of_clean_results_the_newest_stay_and_of_dirty_ones_all() {
+        let (_storage, mut store) = store();
+        store.clean_max = 3;
+        store.create_dirty(result(100)).unwrap();
+        for number in 1..=10 {
+            // The order of the ids is not that of the ends.
+            let result = result(50 - number);
+            store.create_dirty(result.clone()).unwrap();
+            let file = std::fs::File::options().append(true).open(store.directory.join(dirty_name(result.job_id)));
+            let ended = std::time::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(number));
+            file.and_then(|file| file.set_modified(ended)).unwrap();
+            store.mark_clean(result.job_id).unwrap();
+        }
+        let names = storage::list_files(&store.directory).unwrap();
+        let expected = [40, 41, 42].map(|number| clean_name(result(number).job_id));
+        assert_eq!(names, [&expected[..], &[dirty_name(result(100).job_id)]].concat());
     }
 
     #[test]

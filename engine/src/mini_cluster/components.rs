@@ -4,7 +4,7 @@
 //! [`MiniClusterConfig`]: super::MiniClusterConfig
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -18,7 +18,7 @@ use crate::{
     },
     checkpoint::CheckpointStorage,
     connector::{self, Permissions},
-    graph::stream_graph::Operator,
+    graph::{job_graph::Artifact, stream_graph::Operator},
     job_manager::{
         blob_store::BlobStore,
         dispatcher::JobCleaner,
@@ -51,7 +51,7 @@ pub fn job_master_factory(configuration: Configuration, clock: Clock) -> JobMast
 fn make_job_master_factory(
     configuration: Configuration,
     clock: Clock,
-    JobMasterContext { state_directory, state_is_kept, send }: JobMasterContext,
+    JobMasterContext { blobs, state_directory, state_is_kept, send }: JobMasterContext,
 ) -> JobMasterFactory {
     Arc::new(move |job_graph, job_master_id| {
         let job_id = job_graph.job_id;
@@ -61,13 +61,15 @@ fn make_job_master_factory(
             let (from, to) = (address.clone(), address.clone());
             send(Envelope { from, to, fence: Fence::JobMaster(job_master_id), message: Message::JobMaster(message) });
         };
-        let share = |permissions: &Permissions| Arc::new(permissions.clone());
+        let path_of = |artifact: &Artifact| (artifact.name.clone(), blobs.path(artifact.digest));
+        let artifacts: BTreeMap<_, _> = job_graph.artifacts.iter().map(path_of).collect();
         let connectors = Connectors {
             enumerators: Arc::new(move |spec, parallelism, record_type, permissions, restored| {
-                connector::create_enumerator(spec, parallelism, record_type, share(permissions), restored)
+                let permissions = Permissions { artifacts: artifacts.clone(), ..permissions.clone() };
+                connector::create_enumerator(spec, parallelism, record_type, Arc::new(permissions), restored)
             }),
             committers: Arc::new(move |spec, _, _, permissions| {
-                connector::create_committer(spec, job_id, share(permissions))
+                connector::create_committer(spec, job_id, Arc::new(permissions.clone()))
             }),
         };
         let parts = JobMasterParts {

@@ -104,6 +104,8 @@ pub type TaskStarterFactory = Arc<dyn Fn(TaskExecutorContext) -> TaskStarter + S
 
 /// What JobMasters are given.
 pub struct JobMasterContext {
+    /// Plugins and artifacts.
+    pub blobs: Arc<BlobStore>,
     /// Where the cluster keeps its state.
     pub state_directory: PathBuf,
     /// Whether that directory outlives the cluster.
@@ -457,7 +459,8 @@ impl Services {
             }
         };
         let state_is_kept = !matches!(self.config.storage, Storage::Temporary);
-        JobMasterContext { state_directory: self.storage.path().to_owned(), state_is_kept, send: Arc::new(send) }
+        let (blobs, state_directory) = (Arc::clone(&self.blobs), self.storage.path().to_owned());
+        JobMasterContext { blobs, state_directory, state_is_kept, send: Arc::new(send) }
     }
 
     /// Each loop holds a clone of `alive` until it has ended.

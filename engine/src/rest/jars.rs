@@ -296,7 +296,7 @@ pub(crate) async fn plan(State(state): State<Arc<RestState>>, params: Params, bo
 pub(crate) async fn run(State(state): State<Arc<RestState>>, params: Params, body: Bytes) -> Answer {
     let (job_graph, plugin) = plan_job(&state, &params, &body).await?;
     let job = job_graph.job_id;
-    state.submit(job_graph, &[plugin]).await?;
+    state.submit(job_graph, vec![plugin]).await?;
     Ok(Json(json!({ "jobid": job })))
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn problems(job_graph: &JobGraph) -> Vec<String> {
                 problems.push(format!("operator \"{}\": {STANDARD_INPUT_REFUSED}", operator.node.name));
                 Ok(())
             }
-            Operator::Source(connector) => connector::validate(connector, Role::Source),
+            Operator::Source(connector) => connector::check_artifact(connector, &job_graph.artifacts),
             Operator::Sink(connector) => connector::validate(connector, Role::Sink),
             Operator::Guest(_) | Operator::GuestSource(_) => Ok(()),
         };

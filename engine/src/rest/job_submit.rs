@@ -120,7 +120,7 @@ pub(crate) async fn submit(
     let job = submission.job_graph.job_id;
     let blobs: Vec<Bytes> =
         submission.plugins.into_iter().map(|(_, content)| content).chain(submission.artifacts).collect();
-    state.submit(submission.job_graph, &blobs).await?;
+    state.submit(submission.job_graph, blobs).await?;
     Ok((StatusCode::ACCEPTED, Json(json!({ "jobUrl": format!("/jobs/{job}") }))))
 }
 

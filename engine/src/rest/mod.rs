@@ -203,29 +203,18 @@ impl RestState {
 
     /// Checks what a job starts from, stores its blobs and hands it to the Dispatcher. The uploads are
     /// taken back in any case: a job that was accepted refers to its blobs itself.
-    async fn submit(&self, job_graph: JobGraph, blobs: &[Bytes]) -> Result<(), RestError> {
+    async fn submit(&self, job_graph: JobGraph, contents: Vec<Bytes>) -> Result<(), RestError> {
         let checked = job_graph.clone();
         self.blocking(move || check_start(&checked)).await?;
-        let mut stored = Vec::new();
-        let mut outcome = Ok(());
-        for blob in blobs {
-            match self.services.blobs.put(blob) {
-                Ok(digest) => stored.push(digest),
-                Err(error) => {
-                    outcome =
-                        Err(RestError::internal(format!("the plugin or an artifact could not be stored: {error}")));
-                    break;
-                }
-            }
-        }
-        if outcome.is_ok() {
-            outcome = self.request(DispatcherRequest::SubmitJob(job_graph)).await.map(drop);
-        }
-        for digest in stored {
-            if let Err(error) = self.services.blobs.discard(digest) {
-                tracing::warn!("the upload {digest} could not be taken back: {error}");
-            }
-        }
+        let blobs = Arc::clone(&self.services.blobs);
+        let stored = tokio::task::spawn_blocking(move || Uploads::store(blobs, &contents)).await;
+        let stored = stored.map_err(|error| RestError::internal(format!("the upload ended in a panic: {error}")))?;
+        let uploads = stored
+            .map_err(|error| RestError::internal(format!("the plugin or an artifact could not be stored: {error}")))?;
+        // Dropped when the client goes or the time is over, too.
+        let outcome = self.request(DispatcherRequest::SubmitJob(job_graph)).await.map(drop);
+        // Before the answer is sent.
+        drop(tokio::task::spawn_blocking(move || drop(uploads)).await);
         outcome
     }
 
@@ -237,6 +226,32 @@ impl RestState {
         match tokio::task::spawn_blocking(work).await {
             Ok(outcome) => outcome.map_err(RestError::bad_request),
             Err(error) => Err(RestError::internal(format!("the request could not be worked on: {error}"))),
+        }
+    }
+}
+
+/// What a request has stored; taken back when it is dropped, however the request ends.
+struct Uploads {
+    blobs: Arc<dyn Blobs>,
+    stored: Vec<BlobDigest>,
+}
+
+impl Uploads {
+    fn store(blobs: Arc<dyn Blobs>, contents: &[Bytes]) -> Result<Self, String> {
+        let mut uploads = Self { blobs, stored: Vec::new() };
+        for content in contents {
+            uploads.stored.push(uploads.blobs.put(content)?);
+        }
+        Ok(uploads)
+    }
+}
+
+impl Drop for Uploads {
+    fn drop(&mut self) {
+        for digest in &self.stored {
+            if let Err(error) = self.blobs.discard(*digest) {
+                tracing::warn!("the upload {digest} could not be taken back: {error}");
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What a running job was made of: its JobGraph and its plugin, as they were submitted, so
-//! that a client can compare another version with them, and bring them back.
+//! What a running job was made of: its JobGraph, its plugin and its artifacts, as they were submitted,
+//! so that a client can compare another version with them, and bring them back.
 
 use std::sync::Arc;
 
@@ -37,5 +37,20 @@ pub(crate) async fn plugin(
     let job_graph = graph_of(&state, params.path_as("jobid")?).await?;
     let blobs = Arc::clone(&state.services.blobs);
     let content = state.blocking(move || blobs.get(job_graph.program.plugin)).await?;
+    Ok(([(header::CONTENT_TYPE, BINARY)], content))
+}
+
+pub(crate) async fn artifact(
+    State(state): State<Arc<RestState>>,
+    params: Params,
+) -> Result<impl IntoResponse, RestError> {
+    let job = params.path_as("jobid")?;
+    let name = params.path("name");
+    let artifacts = graph_of(&state, job).await?.artifacts;
+    let Some(artifact) = artifacts.iter().find(|artifact| artifact.name == name) else {
+        return Err(RestError::not_found(format!("job {job} has no artifact \"{name}\"")));
+    };
+    let (blobs, digest) = (Arc::clone(&state.services.blobs), artifact.digest);
+    let content = state.blocking(move || blobs.get(digest)).await?;
     Ok(([(header::CONTENT_TYPE, BINARY)], content))
 }

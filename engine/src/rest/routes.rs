@@ -80,6 +80,7 @@ routes! {
     GET "/jobs/{jobid}/yarn-cancel" 202 Small [] jobs::cancel_by_get, "Cancels a job, for proxies that know no PATCH.";
     GET "/jobs/{jobid}/job-graph" 200 Small [] program::job_graph, "The job graph of a running job, as it was submitted.";
     GET "/jobs/{jobid}/plugin" 200 Small [] program::plugin, "The plugin of a running job.";
+    GET "/jobs/{jobid}/artifacts/{name}" 200 Small [] program::artifact, "An artifact of a running job.";
     GET "/jobs/{jobid}/plan" 200 Small [] jobs::plan, "The job graph of a job.";
     GET "/jobs/{jobid}/config" 200 Small [] jobs::config, "Settings of a job.";
     GET "/jobs/{jobid}/exceptions" 200 Small ["maxExceptions", "failureLabelFilter"] jobs::exceptions, "Failures of a job, the newest first; labels of those that made tasks restart tell until when, and the milliseconds.";

@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -59,6 +59,8 @@ use crate::{
 pub(crate) const RUNNING: JobId = JobId::from_bytes([1; 16]);
 pub(crate) const FAILED: JobId = JobId::from_bytes([2; 16]);
 pub(crate) const FINISHED: JobId = JobId::from_bytes([3; 16]);
+/// Its submission is not answered.
+const UNANSWERED: JobId = JobId::from_bytes([4; 16]);
 const VERTEX: JobVertexId = JobVertexId::from_bytes([7; 16]);
 const NOW: i64 = 100_000;
 
@@ -247,6 +249,7 @@ fn overview(details: &JobDetails) -> JobOverview {
 
 /// Answers as a Dispatcher with three jobs would, and remembers what it was asked.
 async fn dispatcher(mut calls: mpsc::Receiver<ClientCall>, asked: Arc<Mutex<Vec<DispatcherRequest>>>) {
+    let mut unanswered = Vec::new();
     let jobs = [job(RUNNING, JobStatus::Running), job(FAILED, JobStatus::Failed), job(FINISHED, JobStatus::Finished)];
     while let Some(ClientCall { request, reply }) = calls.recv().await {
         let find = |id: &JobId| jobs.iter().find(|job| job.job == *id);
@@ -254,6 +257,10 @@ async fn dispatcher(mut calls: mpsc::Receiver<ClientCall>, asked: Arc<Mutex<Vec<
         let answer = match &request {
             DispatcherRequest::SubmitJob(job_graph) if job_graph.job_id == RUNNING => {
                 DispatcherResponse::Refused(DispatcherError::DuplicateJob(RUNNING))
+            }
+            DispatcherRequest::SubmitJob(job_graph) if job_graph.job_id == UNANSWERED => {
+                unanswered.push(reply);
+                continue;
             }
             DispatcherRequest::SubmitJob(_) | DispatcherRequest::Shutdown => DispatcherResponse::Acknowledged,
             DispatcherRequest::CancelJob(id) | DispatcherRequest::CancelUncommitted(id) => {
@@ -1019,6 +1026,34 @@ fn a_submitter_changes_its_job_and_nothing_of_the_process() {
     for settings in settings_that_arrive(&[&owners[..], &jobs[..]].concat()) {
         assert_eq!(settings, expected);
     }
+}
+
+#[test]
+fn a_client_that_goes_before_the_answer_leaves_nothing() {
+    let fixture = Fixture::start(&[]);
+    let encoded = job_graph_codec::encode(&job_graph(UNANSWERED, PLUGIN)).expect("encodes");
+    let (content_type, body) = multipart(&[
+        ("request", None, &request_part(&[])),
+        ("file_0", Some("graph.bin"), &encoded),
+        ("file_1", Some("words.wasm"), PLUGIN),
+    ]);
+    let mut stream = TcpStream::connect(fixture.address).expect("listening");
+    let head = format!(
+        "POST /v1/jobs HTTP/1.1\r\nHost: {}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",
+        fixture.address,
+        body.len()
+    );
+    stream.write_all(&[head.as_bytes(), &body].concat()).expect("sent");
+    let await_uploads = |count: usize| {
+        let begun = Instant::now();
+        while fixture.blobs.lock().expect("no panic").values().sum::<usize>() != count {
+            assert!(begun.elapsed() < Duration::from_secs(10), "there are never {count} uploads");
+            std::thread::yield_now();
+        }
+    };
+    await_uploads(1);
+    drop(stream);
+    await_uploads(0);
 }
 
 #[test]

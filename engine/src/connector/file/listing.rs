@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::io_error;
-use crate::connector::{ConnectorError, Permissions};
+use crate::connector::{ConnectorError, Permissions, artifact_of};
 
 /// Directories are nested at most this deep.
 const DEPTH_MAX: usize = 16;
@@ -22,7 +22,7 @@ const FILES_MAX: usize = 1_000_000;
 /// What a source's path names.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Listing {
-    /// A file or directory.
+    /// A file, directory or artifact.
     Path(PathBuf),
     Glob(String),
 }
@@ -30,14 +30,14 @@ pub(super) enum Listing {
 impl Listing {
     /// A text that exists as a path is that path, even with wildcards in its name.
     pub(super) fn new(path: &str) -> Self {
-        let has_wildcards = path.contains(['*', '?', '[']);
+        let has_wildcards = path.contains(['*', '?', '[']) && artifact_of(path.as_ref()).is_none();
         if has_wildcards && !Path::new(path).exists() {
             return Self::Glob(path.to_owned());
         }
         Self::Path(PathBuf::from(path))
     }
 
-    /// Canonical paths of all files, in the order of the names under which they were found.
+    /// Canonical paths of all files, and artifacts by their names, in the order of the names under which they were found.
     ///
     /// # Errors
     /// Returns an error if something cannot be listed or was not granted, or if
@@ -97,6 +97,10 @@ impl Found<'_> {
     /// Adds what the user named: a file, or the files of a directory.
     fn add_named(&mut self, path: &Path) -> Result<(), ConnectorError> {
         let canonical = self.permissions.readable(path)?;
+        if artifact_of(path).is_some() {
+            // Known by its name: a checkpoint may be restored where its file lies elsewhere.
+            return self.add_file(path.to_owned());
+        }
         let metadata = fs::metadata(&canonical).map_err(io_error("open", path))?;
         if metadata.is_dir() {
             return self.add_directory(canonical, DEPTH_MAX);

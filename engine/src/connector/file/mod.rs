@@ -20,7 +20,7 @@ use flate2::bufread::MultiGzDecoder;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ConnectorError, Permissions, Role, SourceSplit, encoding,
+    ARTIFACT_PREFIX, ConnectorError, Permissions, Role, SourceSplit, encoding,
     options::Options,
     record_decoder::{FORMAT_OPTIONS, Format},
 };
@@ -75,7 +75,7 @@ pub(super) enum Compression {
 /// Validated options of the source.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct FileSourceOptions {
-    /// File, directory or glob.
+    /// File, directory, glob or artifact.
     path: String,
     format: Format,
     /// None: found out for each file.
@@ -138,8 +138,16 @@ impl FileSourceOptions {
         self.format
     }
 
-    /// Looks whether there is something to read.
+    /// Name of the artifact that is read.
+    pub(super) fn artifact(&self) -> Option<&str> {
+        self.path.strip_prefix(ARTIFACT_PREFIX)
+    }
+
+    /// Looks whether there is something to read. An artifact has been read when the job was submitted.
     pub(super) fn check(&self, permissions: &Permissions) -> Result<(), ConnectorError> {
+        if self.artifact().is_some() {
+            return Ok(());
+        }
         match Listing::new(&self.path).files(permissions)?.first() {
             Some(file) => File::open(file).map(drop).map_err(io_error("open", file)),
             None => Ok(()),
@@ -152,7 +160,7 @@ impl FileSourceOptions {
 pub(super) struct FileSplit {
     /// Number of the file among all that were listed, in their order.
     number: u64,
-    /// Canonical.
+    /// Canonical, or the name of an artifact with its prefix.
     path: String,
     /// In the decompressed content. What was read in part starts with the line that is next.
     start: u64,
@@ -192,7 +200,7 @@ impl FileSplit {
 struct ListedFile {
     /// Number among all files that were listed, in their order.
     number: u64,
-    /// Canonical.
+    /// Canonical, or the name of an artifact with its prefix.
     path: String,
 }
 

@@ -739,7 +739,14 @@ impl SinkCommitter for FileCommitter {
     fn recover(&mut self, restored: RestoredOutput) -> Result<(), ConnectorError> {
         let checkpoint_id = restored.checkpoint_id;
         let parts = restored.committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
-        let directory = self.directory()?;
+        let directory = if Owner::of(restored.job) == self.owner {
+            // It was there: if it is not, what it lies on may not be mounted yet.
+            let directory = self.permissions.writable(&self.path)?;
+            fs::metadata(&directory).map_err(io_error("go on writing into", &self.path))?;
+            directory
+        } else {
+            self.directory()?
+        };
         failpoint!("sink.recover").map_err(io_error("list", &directory))?;
         let contents = self.contents(&directory)?;
         let named: BTreeSet<String> = parts.iter().map(|part| part.hidden.to_string()).collect();

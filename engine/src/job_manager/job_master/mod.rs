@@ -333,10 +333,12 @@ impl JobMaster {
                 let initialized = self.coordinators.initialize_on_master(&self.job_graph.vertices, restored);
                 initialized.map_err(operator_coordinators::CoordinatorError::into_failure)
             }
-            Err(cause) if cause.recoverability == Recoverability::Recoverable => return self.give_up_start(cause),
             Err(cause) => Err(cause),
         };
         if let Err(cause) = initialized {
+            if cause.recoverability == Recoverability::Recoverable {
+                return self.give_up_start(cause);
+            }
             let entry = self.record_failure(cause, None, Consequence::JobFails, now);
             self.root_failure = Some(entry);
             self.set_status(JobStatus::Failed, now);
@@ -360,8 +362,8 @@ impl JobMaster {
         self.schedule((0..self.graph.vertex_count()).collect(), now);
     }
 
-    /// The store of checkpoints cannot be read: the job must neither begin without what is in it nor end. The
-    /// Dispatcher treats this like a JobMaster that could not be made: a recovered job stays stored.
+    /// The store of checkpoints, an input or a destination is not there at the moment: a recovered job must neither
+    /// begin without it nor end. The Dispatcher has it tried again; a job that was just submitted has failed.
     fn give_up_start(&mut self, cause: FailureCause) {
         tracing::error!(target: JOB_FAILURE_TARGET, job = %self.job(), "{}", cause.message);
         let failed = JobMasterFailed { job: self.job(), job_master: self.id, cause };

@@ -177,11 +177,13 @@ impl CoordinatorError {
 /// A restart can help only where the outside may change.
 fn recoverability(error: &ConnectorError) -> Recoverability {
     match error {
-        ConnectorError::Io { .. } | ConnectorError::Net { .. } | ConnectorError::PartMissing { .. } => {
-            Recoverability::Recoverable
-        }
+        ConnectorError::Io { .. }
+        | ConnectorError::Net { .. }
+        | ConnectorError::PartMissing { .. }
+        | ConnectorError::Canceled => Recoverability::Recoverable,
         ConnectorError::Unknown { .. }
         | ConnectorError::Option { .. }
+        | ConnectorError::NoArtifact { .. }
         | ConnectorError::NotGranted { .. }
         | ConnectorError::CheckpointMissing { .. }
         | ConnectorError::DestinationNotEmpty { .. }

@@ -196,7 +196,7 @@ fn a_job_runs_from_its_start_to_its_end() {
 }
 
 #[test]
-fn a_failed_check_on_the_master_fails_the_job_before_any_task() {
+fn a_job_whose_input_or_destination_is_away_is_handed_back_before_any_task() {
     for (step, journal, message) in [
         (
             "enumerator",
@@ -212,10 +212,14 @@ fn a_failed_check_on_the_master_fails_the_job_before_any_task() {
         let mut harness = Harness::start(exchange(1).option("fail", step), FIXED_DELAY);
         assert_eq!(harness.journal.take(), journal);
         let sent = harness.take_sent();
-        let (states, details) = told_to_dispatcher(&sent);
-        assert_eq!(states, [JobStatus::Failed]);
-        assert_eq!(details.unwrap().root_failure.unwrap().cause.message, message);
-        assert_eq!(sent.len(), 2);
+        let [Message::Dispatcher(DispatcherMessage::JobMasterFailed(failed))] =
+            sent.iter().map(|envelope| &envelope.message).collect::<Vec<_>>()[..]
+        else {
+            panic!("{sent:?}")
+        };
+        // The Dispatcher knows whether the job was recovered, and is tried again, or has failed.
+        assert_eq!(failed.cause.message, message);
+        assert_eq!(failed.cause.recoverability, Recoverability::Recoverable);
         assert!(harness.master.is_terminated());
     }
 }

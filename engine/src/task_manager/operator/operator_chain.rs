@@ -937,6 +937,7 @@ impl Opener<'_> {
     ) -> Result<NativeSink, OperatorError> {
         let node = operator.node.id;
         let row_errors = Rc::clone(&self.row_errors);
+        let cancel = self.setup.cancel.clone();
         let context = WriterContext {
             subtask_index: self.setup.context.subtask_index,
             parallelism: self.setup.context.parallelism,
@@ -957,6 +958,7 @@ impl Opener<'_> {
                     }
                 }
             }),
+            is_canceled: Box::new(move || cancel.is_canceled()),
         };
         let writer = self.setup.connectors.create_writer(connector, context);
         let writer = writer.map_err(|error| OperatorError::Connector { node, error, position: String::new() })?;

@@ -96,9 +96,10 @@ impl Culprit<'_> {
 
     fn connector(&self, node: u32, error: &ConnectorError, position: &str) -> FailureCause {
         let (code, recoverability) = match error {
-            ConnectorError::Unknown { .. } | ConnectorError::Option { .. } | ConnectorError::Damaged(_) => {
-                ("connector", Recoverability::Unrecoverable)
-            }
+            ConnectorError::Unknown { .. }
+            | ConnectorError::Option { .. }
+            | ConnectorError::NoArtifact { .. }
+            | ConnectorError::Damaged(_) => ("connector", Recoverability::Unrecoverable),
             ConnectorError::NotGranted { .. } => ("not-granted", Recoverability::Unrecoverable),
             ConnectorError::DestinationNotEmpty { .. } => ("destination-not-empty", Recoverability::Unrecoverable),
             ConnectorError::BadRow { .. } => ("bad-row", Recoverability::Recoverable),

@@ -210,7 +210,8 @@ impl StreamTask {
     fn permissions(&self) -> Result<Permissions, Stop> {
         let mut permissions = Permissions::from(&self.info.grants);
         for artifact in &self.info.artifacts {
-            permissions.read.push((self.services.artifacts)(artifact).map_err(Stop::Failed)?);
+            let path = (self.services.artifacts)(artifact).map_err(Stop::Failed)?;
+            permissions.artifacts.insert(artifact.name.clone(), path);
         }
         Ok(permissions)
     }

@@ -65,7 +65,7 @@ fn run_to_end(plugin: &Arc<CompiledPlugin>, job_graph: JobGraph) -> Vec<TaskExec
     let permissions = Arc::new(Permissions {
         read: job_graph.grants.read.clone(),
         write: job_graph.grants.write.clone(),
-        net: Vec::new(),
+        ..Permissions::default()
     });
     let mut cluster = Cluster::with_plugin(Arc::new(Arc::clone(plugin)));
     cluster.services.connectors = Arc::new(NativeConnectors::default());
