@@ -622,6 +622,79 @@ fn timers_that_a_call_registers_while_it_fires_others_are_given_back_if_they_are
 }
 
 #[test]
+fn timers_that_a_call_registers_before_its_last_fire_in_it_once_each_time_they_are_registered() {
+    host::reset();
+    let states = backend(StateKind::Value, 1, false);
+    let timers = states.timers();
+    let mut due = Vec::new();
+    for timestamp in [0_i64, 100] {
+        due.extend_from_slice(&timestamp.to_le_bytes());
+        wire::write_counted(b"key", &mut due);
+        wire::write_counted(b"", &mut due);
+    }
+    timers.begin_firing(TimeDomain::EventTime, &due).unwrap();
+    assert!(timers.claim(0));
+    let register = |time, key: &str| timers.register(TimeDomain::EventTime, time, 1, key.as_bytes(), b"ns");
+    let register_new = |time, key: &str| timers.register_new(TimeDomain::EventTime, time, 1, key.as_bytes(), b"ns");
+    let delete = |time, key: &str| timers.delete(TimeDomain::EventTime, time, 1, key.as_bytes(), b"ns");
+    let fired = |until| {
+        let mut bytes = Vec::new();
+        let mut fired = Vec::new();
+        while let Some(timer) = timers.take_early(until, &mut bytes) {
+            assert_eq!((timer.hash, timer.namespace), (1, &b"ns"[..]));
+            fired.push((timer.timestamp, String::from_utf8_lossy(timer.key).into_owned()));
+        }
+        fired
+    };
+    let expected =
+        |timers: &[(i64, &str)]| -> Vec<_> { timers.iter().map(|(time, key)| (*time, (*key).to_owned())).collect() };
+    for (time, key) in [(50, "a"), (40, "b"), (50, "a"), (60, "late")] {
+        register(time, key);
+    }
+    assert_eq!(fired(50), expected(&[(40, "b"), (50, "a")]));
+    register(50, "a");
+    delete(60, "late");
+    register(60, "c");
+    delete(60, "c");
+    register(60, "c");
+    assert_eq!(fired(60), expected(&[(50, "a"), (60, "c")]));
+    // Without an index until one is needed.
+    ["d", "e", "f"].into_iter().for_each(|key| register_new(80, key));
+    delete(80, "e");
+    register(80, "f");
+    register_new(80, "g");
+    assert_eq!(fired(99), expected(&[(80, "d"), (80, "f"), (80, "g")]));
+    // At the time of the last, the host may have some of those that are registered, but none that are new.
+    register(100, "host's");
+    register_new(100, "h");
+    register_new(100, "i");
+    register(100, "h");
+    delete(100, "i");
+    assert_eq!(fired(100), expected(&[(100, "h")]));
+    timers.end_firing();
+    states.end_call();
+    let kept: Vec<_> = host::kept_timers(0).into_iter().map(|timer| (timer.timestamp, timer.key)).collect();
+    assert_eq!(kept, [(100, b"host's".to_vec())]);
+}
+
+#[test]
+fn new_timers_of_a_call_can_be_deleted_in_it() {
+    host::reset();
+    let states = backend(StateKind::Value, 1, false);
+    let timers = states.timers();
+    for time in 0..10 {
+        timers.register_new(TimeDomain::EventTime, time, 1, b"key", b"");
+    }
+    timers.delete(TimeDomain::EventTime, 3, 1, b"key", b"");
+    timers.register(TimeDomain::EventTime, 4, 1, b"key", b"");
+    timers.register_new(TimeDomain::EventTime, 10, 1, b"key", b"");
+    timers.delete(TimeDomain::EventTime, 10, 1, b"key", b"");
+    states.end_call();
+    let kept: Vec<_> = host::kept_timers(0).into_iter().map(|timer| timer.timestamp).collect();
+    assert_eq!(kept, [0, 1, 2, 4, 5, 6, 7, 8, 9]);
+}
+
+#[test]
 fn what_one_batch_adds_to_a_list_or_a_map_leaves_before_it_ends() {
     host::reset();
     let states = backend(StateKind::List, 100_000, false);
