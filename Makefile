@@ -34,7 +34,9 @@ plugins:
 test: build lint
 	$(CARGO) test --release --workspace
 
+# A minimal profile of rustup has neither of the two tools.
 lint:
+	@$(CARGO) fmt --version > /dev/null 2>&1 && $(CARGO) clippy --version > /dev/null 2>&1 || rustup component add rustfmt clippy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 

@@ -277,7 +277,7 @@ async fn the_next_cluster_takes_over_what_the_former_left() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_over_a_damaged_graph_does_not_start_and_leaves_it() {
+async fn a_cluster_over_a_damaged_graph_shows_the_job_as_failed_and_leaves_it() {
     let directory = tempfile::tempdir().unwrap();
     let job = suspend_a_job(directory.path()).await;
     let path = directory.path().join("job-graphs").join(format!("{job}.graph"));
@@ -285,9 +285,16 @@ async fn a_cluster_over_a_damaged_graph_does_not_start_and_leaves_it() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, &bytes).unwrap();
     let test = config(Behaviour::Finish, Storage::Directory(directory.path().to_owned()));
-    let error = MiniCluster::start(test.config).await.err().expect("the graph is damaged");
-    let text = format!("{:#}", anyhow::Error::from(error));
-    assert!(text.contains(&format!("the stored graph of job {job} is damaged: its checksum does not fit")), "{text}");
+    let cluster = MiniCluster::start(test.config).await.unwrap();
+    let details = await_end(cluster.gateway(), job).await;
+    assert_eq!(details.status, JobStatus::Failed);
+    let message = details.root_failure.map(|failure| failure.cause.message).unwrap_or_default();
+    let damaged = format!("the stored graph of job {job} is damaged: its checksum does not fit");
+    assert!(message.contains(&damaged), "{message}");
+    let other = JobGraph { job_id: JobId::from_bytes([7; 16]), ..job_graph(1, &[("a", 1)]) };
+    submit(&cluster, &other).await;
+    assert_eq!(await_end(cluster.gateway(), other.job_id).await.status, JobStatus::Finished);
+    cluster.shutdown().await.unwrap();
     assert_eq!(fs::read(&path).unwrap(), bytes);
 }
 
