@@ -55,13 +55,12 @@ impl Format {
         let formats =
             [("lines", Self::Lines), ("json", Self::Json { skip_other }), ("csv", Self::Csv { delimiter, header })];
         let format = options.choice("format", &formats)?;
-        let is_set = |option: &&str| options.text(option).is_some();
-        let for_csv = ["csv-delimiter", "csv-header"].into_iter().find(is_set);
-        let for_json = ["json-skip-other"].into_iter().find(is_set);
-        match (for_csv, for_json, format) {
-            (Some(option), _, Self::Lines | Self::Json { .. }) => Err(options.error(option, "is for format csv only")),
-            (_, Some(option), Self::Lines | Self::Csv { .. }) => Err(options.error(option, "is for format json only")),
-            _ => Ok(format),
+        let of_one_format = [("csv-delimiter", "csv"), ("csv-header", "csv"), ("json-skip-other", "json")];
+        let is_misplaced =
+            |(option, of): &(&str, &str)| options.text(option).is_some() && options.text("format") != Some(*of);
+        match of_one_format.into_iter().find(is_misplaced) {
+            Some((option, of)) => Err(options.error(option, format!("is for format {of} only"))),
+            None => Ok(format),
         }
     }
 }

@@ -863,6 +863,7 @@ impl StructPlan {
         (ends && in_order == self.fields.len() && out.len() <= scratch.row_end_max).then_some(cursor.at)
     }
 
+    /// Reads any object, and remembers its keys.
     fn read_any(&mut self, cursor: &mut Cursor<'_>, out: &mut Vec<u8>, scratch: &mut Scratch) -> Parsed<()> {
         let start = out.len();
         let base = scratch.spans.len();

@@ -593,18 +593,23 @@ fn many_timers_of_a_call_are_sent_before_it_ends() {
     assert_eq!(kept, (0..100_000).filter(|timestamp| *timestamp != 7).collect::<Vec<_>>());
 }
 
+/// Timers of the key "key", as the host hands them over.
+fn due_timers(timestamps: &[i64]) -> Vec<u8> {
+    let mut due = Vec::new();
+    for timestamp in timestamps {
+        due.extend_from_slice(&timestamp.to_le_bytes());
+        wire::write_counted(b"key", &mut due);
+        wire::write_counted(b"", &mut due);
+    }
+    due
+}
+
 #[test]
 fn timers_that_a_call_registers_while_it_fires_others_are_given_back_if_they_are_many() {
     host::reset();
     let states = backend(StateKind::Value, 1, false);
     let timers = states.timers();
-    let mut due = Vec::new();
-    for timestamp in [0_i64, 50_000, 100_000] {
-        due.extend_from_slice(&timestamp.to_le_bytes());
-        wire::write_counted(b"key", &mut due);
-        wire::write_counted(b"", &mut due);
-    }
-    timers.begin_firing(TimeDomain::EventTime, &due).unwrap();
+    timers.begin_firing(TimeDomain::EventTime, &due_timers(&[0, 50_000, 100_000])).unwrap();
     assert!(timers.claim(0));
     for timestamp in 1..100_000 {
         timers.register(TimeDomain::EventTime, timestamp, key_hash(b"key"), b"key", b"");
@@ -626,13 +631,7 @@ fn timers_that_a_call_registers_before_its_last_fire_in_it_once_each_time_they_a
     host::reset();
     let states = backend(StateKind::Value, 1, false);
     let timers = states.timers();
-    let mut due = Vec::new();
-    for timestamp in [0_i64, 100] {
-        due.extend_from_slice(&timestamp.to_le_bytes());
-        wire::write_counted(b"key", &mut due);
-        wire::write_counted(b"", &mut due);
-    }
-    timers.begin_firing(TimeDomain::EventTime, &due).unwrap();
+    timers.begin_firing(TimeDomain::EventTime, &due_timers(&[0, 100])).unwrap();
     assert!(timers.claim(0));
     let register = |time, key: &str| timers.register(TimeDomain::EventTime, time, 1, key.as_bytes(), b"ns");
     let register_new = |time, key: &str| timers.register_new(TimeDomain::EventTime, time, 1, key.as_bytes(), b"ns");

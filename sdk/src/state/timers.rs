@@ -489,13 +489,7 @@ impl Firing {
             let (key, namespace) = split(&bytes[timer.start..timer.end]);
             identity(*domain, timer.timestamp, key_hash(key), namespace)
         };
-        let index = index.get_or_insert_with(|| {
-            let mut index = HashTable::with_capacity(batch.len());
-            for (place, timer) in (0_u32..).zip(batch.iter()) {
-                index.insert_unique(hash_of(timer), place, |place| hash_of(&batch[*place as usize]));
-            }
-            index
-        });
+        let index = index.get_or_insert_with(|| index_of(batch.iter().map(hash_of)));
         let found = index.find(identity(*domain, timestamp, hash, namespace), |place| {
             let timer = &batch[*place as usize];
             timer.timestamp == timestamp && split(&bytes[timer.start..timer.end]) == (key, namespace)
