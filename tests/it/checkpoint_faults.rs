@@ -232,7 +232,7 @@ fn files_of_a_checkpoint_that_a_kill_cut_off_go_when_the_job_is_recovered() {
     // It runs for so long that it cannot have ended.
     *arguments.last_mut().expect("the rate") = "1000".to_owned();
     let flags = &TOLD[..2];
-    let killed = scene.submit(flags, "nexmark", &arguments, Some("snapshot.written=kill@9"));
+    let killed = scene.submit(flags, "nexmark", &arguments, Some("checkpoint.file.written=kill@9"));
     assert_eq!(killed.status.code(), None, "{}", describe(&killed));
     let directory = checkpoints(&scene);
     let last = *complete(&directory).last().expect("one is complete");

@@ -120,7 +120,7 @@ impl CheckOptions {
             }),
             Output::Json => super::print_json(&json!({
                 "plugin": plugin,
-                "sha256": program.listing.digest,
+                "sha256": program.digest(),
                 "operators": operators,
             })),
         }

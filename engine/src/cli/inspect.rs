@@ -31,9 +31,11 @@ pub(crate) fn run(inspect: &InspectOptions, global: &GlobalOptions) -> Outcome {
         PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
     let program = Program::load(&plugins, content, &name)?;
     let description = program.describe(&configuration)?;
+    let admitted = plugins.admit(&program.content, &name).map_err(ClientError::from)?;
+    let listing = admitted.listing();
     match global.output {
-        Output::Text => super::print(&text(&program.name, &program.listing, &description)),
-        Output::Json => super::print_json(&value(&program.name, &program.listing, &description)),
+        Output::Text => super::print(&text(&program.name, listing, &description)),
+        Output::Json => super::print_json(&value(&program.name, listing, &description)),
     }
 }
 

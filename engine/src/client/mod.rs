@@ -17,7 +17,7 @@ use crate::{
     connector::ConnectorError,
     graph::error::InvalidGraph,
     protocol::dispatcher::DispatcherError,
-    wasm::{AdmissionError, CompileError, GuestError, GuestFailure, RuntimeError},
+    wasm::{AdmissionError, CompileError, GuestError, GuestFailure, LoadError, RuntimeError},
 };
 
 fn did_you_mean(nearest: Option<&PathBuf>) -> String {
@@ -90,6 +90,15 @@ pub enum ClientError {
 
 /// Status of an answer that refuses what was asked for, so that nothing was run.
 const BAD_REQUEST: u16 = 400;
+
+impl From<LoadError> for ClientError {
+    fn from(error: LoadError) -> Self {
+        match error {
+            LoadError::Admission(error) => Self::Admission(error),
+            LoadError::Compile(error) => Self::Compile(error),
+        }
+    }
+}
 
 impl ClientError {
     /// True if what the user wrote is at fault, and nothing was run.

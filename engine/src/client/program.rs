@@ -25,7 +25,7 @@ use crate::{
         stream_graph::{ConnectorSpec, Operator, StreamGraph, StreamNode},
         validate::validate,
     },
-    wasm::{CompiledPlugin, PluginListing, PluginRuntime, SandboxLimits},
+    wasm::{CompiledPlugin, PluginRuntime, SandboxLimits},
 };
 
 /// A plugin that was admitted and compiled.
@@ -34,8 +34,6 @@ pub struct Program {
     pub name: String,
     /// Its bytes as they came.
     pub content: Bytes,
-    /// What it is made of.
-    pub listing: PluginListing,
     compiled: Arc<CompiledPlugin>,
 }
 
@@ -101,14 +99,13 @@ fn nearest_plugin(path: &Path) -> Option<PathBuf> {
 }
 
 impl Program {
-    /// Admits and compiles a plugin; `name` is its file name, for messages.
+    /// Admits and compiles a plugin, or takes its code from the cache; `name` is its file name, for messages.
     ///
     /// # Errors
     /// Returns an error if it is refused or cannot be compiled.
     pub fn load(runtime: &PluginRuntime, content: Bytes, name: &str) -> Result<Self, ClientError> {
-        let admitted = runtime.admit(&content, name)?;
-        let compiled = runtime.compile(&admitted)?;
-        Ok(Self { name: name.to_owned(), content, listing: admitted.listing().clone(), compiled })
+        let compiled = runtime.load(&content, name)?;
+        Ok(Self { name: name.to_owned(), content, compiled })
     }
 
     /// SHA-256 of the plugin.

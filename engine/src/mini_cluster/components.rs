@@ -202,8 +202,7 @@ impl PluginProvider for JobPlugins {
             return Ok(Arc::new(compiled));
         }
         let content = self.blobs.get(digest).map_err(|error| unrecoverable("blob", &error))?;
-        let admitted = self.runtime.admit(&content, &self.name).map_err(|error| unrecoverable(error.code(), &error))?;
-        let compiled = self.runtime.compile(&admitted).map_err(|error| unrecoverable(error.code(), &error))?;
+        let compiled = self.runtime.load(&content, &self.name).map_err(|error| unrecoverable(error.code(), &error))?;
         Ok(Arc::new(compiled))
     }
 }

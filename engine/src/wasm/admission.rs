@@ -3,7 +3,10 @@
 //! In this order: size, kind of file, structural limits, imports, validity,
 //! encoding as a component, exports, types. Nothing of a refused plugin is kept.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
 use sha2::{Digest, Sha256};
 use wasmparser::{Validator, WasmFeatures};
@@ -229,20 +232,40 @@ impl From<StructureError> for Refusal {
     }
 }
 
-/// Checks plugins. Holds the contract in the form in which they are compared with it.
+/// Checks plugins.
 #[derive(Debug)]
 pub(crate) struct Admission {
     bytes_max: usize,
-    contract: Resolve,
+    contract: OnceLock<Contract>,
+}
+
+/// The contract in the form in which plugins are compared with it.
+#[derive(Debug)]
+struct Contract {
+    resolve: Resolve,
     world: WorldId,
+}
+
+impl Contract {
+    fn read() -> Self {
+        let mut resolve = Resolve::default();
+        let package = resolve.push_source("plugin.wit", contract::WIT).expect("the contract is valid WIT");
+        let world = resolve.select_world(&[package], Some(contract::WORLD)).expect("the contract has a world");
+        Self { resolve, world }
+    }
 }
 
 impl Admission {
     pub(crate) fn new(bytes_max: usize) -> Self {
-        let mut contract = Resolve::default();
-        let package = contract.push_source("plugin.wit", contract::WIT).expect("the contract is valid WIT");
-        let world = contract.select_world(&[package], Some(contract::WORLD)).expect("the contract has a world");
-        Self { bytes_max, contract, world }
+        Self { bytes_max, contract: OnceLock::new() }
+    }
+
+    /// Refuses what is too large to be looked at.
+    pub(crate) fn check_size(&self, bytes: &[u8], name: &str) -> Result<(), AdmissionError> {
+        if bytes.len() <= self.bytes_max {
+            return Ok(());
+        }
+        Err(refused(name, Refusal::TooLarge { bytes: bytes.len(), max: self.bytes_max }))
     }
 
     /// Admits or refuses a plugin.
@@ -250,10 +273,7 @@ impl Admission {
     /// Runs on a thread of its own: hostile bytes can make readers recurse, and a
     /// panic of theirs must not reach the caller.
     pub(crate) fn admit(self: &Arc<Self>, bytes: &[u8], name: &str) -> Result<AdmittedPlugin, AdmissionError> {
-        let refused = |refusal| AdmissionError { plugin: escape(name, TEXT_BYTES_MAX), refusal };
-        if bytes.len() > self.bytes_max {
-            return Err(refused(Refusal::TooLarge { bytes: bytes.len(), max: self.bytes_max }));
-        }
+        self.check_size(bytes, name)?;
         let checked = std::thread::scope(|scope| {
             let check = std::thread::Builder::new()
                 .name("plugin-admission".into())
@@ -262,9 +282,9 @@ impl Admission {
                 .map_err(|error| Refusal::NotChecked(error.to_string()))?;
             check.join().unwrap_or_else(|_| Err(Refusal::NotChecked("a reader of WebAssembly panicked".into())))
         });
-        let (component, listing) = checked.map_err(refused)?;
+        let (component, listing) = checked.map_err(|refusal| refused(name, refusal))?;
         Ok(AdmittedPlugin {
-            name: escape(name, TEXT_BYTES_MAX),
+            name: shown_name(name),
             component: component.into(),
             listing: Arc::new(listing),
         })
@@ -294,10 +314,11 @@ impl Admission {
             (component, structure, PluginForm::CoreModule)
         };
         check_exports(&structure)?;
-        wit_component::targets(&self.contract, self.world, &component)
+        let contract = self.contract.get_or_init(Contract::read);
+        wit_component::targets(&contract.resolve, contract.world, &component)
             .map_err(|error| Refusal::ContractTypes { cause: in_a_line(&error.root_cause().to_string()) })?;
         let listing = PluginListing {
-            digest: BlobDigest::from_bytes(Sha256::digest(bytes).into()),
+            digest: digest(bytes),
             form,
             bytes: bytes.len(),
             component_bytes: component.len(),
@@ -313,6 +334,20 @@ impl Admission {
         };
         Ok((component, listing))
     }
+}
+
+/// What a plugin is known by: SHA-256 of the bytes that were submitted.
+pub(crate) fn digest(bytes: &[u8]) -> BlobDigest {
+    BlobDigest::from_bytes(Sha256::digest(bytes).into())
+}
+
+/// A file name, fit for messages.
+pub(crate) fn shown_name(name: &str) -> String {
+    escape(name, TEXT_BYTES_MAX)
+}
+
+fn refused(name: &str, refusal: Refusal) -> AdmissionError {
+    AdmissionError { plugin: shown_name(name), refusal }
 }
 
 /// What plugins may use of WebAssembly; [`super::runtime`] configures the compiler alike.

@@ -6,13 +6,13 @@
 //! is not used. A damaged, cut, foreign or outdated entry counts as absent
 //! and is written anew.
 //!
-//! | offset | bytes | field                                                        |
-//! |--------|-------|--------------------------------------------------------------|
-//! | 0      | 8     | magic                                                        |
-//! | 8      | 32    | compatibility: engine version, wasmtime's settings and target |
-//! | 40     | 32    | digest of the submitted plugin                               |
-//! | 72     | 32    | HMAC-SHA256 of the fields above and the code                 |
-//! | 104    |       | code, to the end of the file                                 |
+//! | offset | bytes | field                                                                    |
+//! |--------|-------|--------------------------------------------------------------------------|
+//! | 0      | 8     | magic                                                                    |
+//! | 8      | 32    | compatibility: engine version, contract, settings and target of wasmtime |
+//! | 40     | 32    | digest of the submitted plugin                                           |
+//! | 72     | 32    | HMAC-SHA256 of the fields above and the code                             |
+//! | 104    |       | code, to the end of the file                                             |
 
 use std::{
     fs,
@@ -26,6 +26,7 @@ use std::{
 use rand::RngCore;
 use sha2::{Digest, Sha256};
 
+use super::contract;
 use crate::base::ids::BlobDigest;
 
 const MAGIC: [u8; 8] = *b"engcode1";
@@ -228,6 +229,7 @@ fn compatibility(engine: &wasmtime::Engine) -> [u8; 32] {
     }
     let mut hasher = Sha256Hasher(Sha256::new());
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    contract::WIT.hash(&mut hasher);
     engine.precompile_compatibility_hash().hash(&mut hasher);
     hasher.0.finalize().into()
 }

@@ -29,7 +29,7 @@ pub use self::{
     guest_error::{EntryPoint, GuestError, GuestFailure},
     limits::SandboxLimits,
     metrics::{HistogramStatistics, MetricKind, MetricSnapshot, MetricValue},
-    runtime::{CompileError, CompiledPlugin, PluginRuntime, PluginRuntimeConfig, RuntimeError},
+    runtime::{CompileError, CompiledPlugin, LoadError, PluginRuntime, PluginRuntimeConfig, RuntimeError},
     segment::Segment,
     structure::Counted,
 };

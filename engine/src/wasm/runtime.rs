@@ -17,7 +17,7 @@ use wasmtime::component::{Component, InstancePre, Linker};
 
 use super::{
     AdmissionError, AdmittedPlugin, CancelFlag, EmitError, EmitTarget, GuestError, LogLevel, SandboxLimits,
-    admission::Admission,
+    admission::{self, Admission},
     code_cache::{AuthenticCode, CodeCache},
     guest_error::BACKTRACE_FRAMES_MAX,
     host::{self, AnyTarget, Host},
@@ -121,6 +121,27 @@ impl CompileError {
     }
 }
 
+/// A plugin could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It is refused.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
+    /// It could not be compiled.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+}
+
+impl LoadError {
+    /// Stable code for scripts and REST.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Admission(error) => error.code(),
+            Self::Compile(error) => error.code(),
+        }
+    }
+}
+
 /// Admits, compiles and instantiates plugins; one per process.
 pub struct PluginRuntime {
     admission: Arc<Admission>,
@@ -194,8 +215,29 @@ impl PluginRuntime {
     /// # Errors
     /// Returns an error if the compiler fails or takes too long.
     pub fn compile(&self, plugin: &AdmittedPlugin) -> Result<Arc<CompiledPlugin>, CompileError> {
-        let code = self.code(plugin)?;
-        Ok(self.plugin(plugin.digest(), &plugin.name, code))
+        let digest = plugin.digest();
+        let code = self.code(digest, || match self.compiler.load(digest) {
+            Some(code) => Ok(code),
+            None => self.compile_anew(plugin),
+        })?;
+        Ok(self.plugin(digest, &plugin.name, code))
+    }
+
+    /// The plugin that these bytes are: its code from memory or disk if it is there, else admitted and compiled.
+    ///
+    /// Code is kept only of plugins that were admitted, by this version of the engine: what is found
+    /// under the digest of the bytes need not be looked at again.
+    ///
+    /// # Errors
+    /// Returns an error if the plugin is refused, the compiler fails or it takes too long.
+    pub fn load(&self, bytes: &[u8], name: &str) -> Result<Arc<CompiledPlugin>, LoadError> {
+        self.admission.check_size(bytes, name)?;
+        let digest = admission::digest(bytes);
+        let code = self.code(digest, || match self.compiler.load(digest) {
+            Some(code) => Ok(code),
+            None => Ok::<_, LoadError>(self.compile_anew(&self.admit(bytes, name)?)?),
+        })?;
+        Ok(self.plugin(digest, &admission::shown_name(name), code))
     }
 
     /// The plugin of this digest, if its code is in memory: it was admitted and compiled
@@ -219,20 +261,25 @@ impl PluginRuntime {
         Arc::new(CompiledPlugin { digest, template: Arc::new(template), clock: self.clock.clone(), code })
     }
 
-    fn code(&self, plugin: &AdmittedPlugin) -> Result<Arc<PluginCode>, CompileError> {
+    /// The code in memory, or what `make` returns; made once for all that wait for it.
+    fn code<E>(
+        &self,
+        digest: BlobDigest,
+        make: impl FnOnce() -> Result<PluginCode, E>,
+    ) -> Result<Arc<PluginCode>, E> {
         let slot = {
             let mut plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
             // A slot that only the map holds and whose code is gone is of no use any more.
             plugins.by_digest.retain(|_, slot| {
                 Arc::strong_count(slot) > 1 || slot.lock().unwrap_or_else(PoisonError::into_inner).strong_count() > 0
             });
-            Arc::clone(plugins.by_digest.entry(plugin.digest()).or_default())
+            Arc::clone(plugins.by_digest.entry(digest).or_default())
         };
         let mut weak = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(code) = weak.upgrade() {
             return Ok(code);
         }
-        let code = Arc::new(self.load_or_compile(plugin)?);
+        let code = Arc::new(make()?);
         *weak = Arc::downgrade(&code);
         let recent = &mut self.plugins.lock().unwrap_or_else(PoisonError::into_inner).recent;
         recent.push_back(Arc::clone(&code));
@@ -244,11 +291,8 @@ impl PluginRuntime {
 
     /// Compiles on a thread of its own, which ends by itself when it is given up:
     /// the structural limits bound how long that takes.
-    fn load_or_compile(&self, plugin: &AdmittedPlugin) -> Result<PluginCode, CompileError> {
+    fn compile_anew(&self, plugin: &AdmittedPlugin) -> Result<PluginCode, CompileError> {
         let failed = |message: String| CompileError::Failed { plugin: plugin.name.clone(), message };
-        if let Some(code) = self.compiler.load(plugin.digest()) {
-            return Ok(code);
-        }
         let compiler = Arc::clone(&self.compiler);
         let component = Arc::clone(&plugin.component);
         let digest = plugin.digest();
