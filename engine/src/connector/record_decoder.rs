@@ -326,7 +326,7 @@ impl RecordDecoder {
             Kind::Text(block) | Kind::Bytes(block) => {
                 // No line can be longer than the block, so only long blocks are walked over.
                 block.offset = offset;
-                let is_bad = self.row_bytes_max < lines.len() || (is_text && std::str::from_utf8(&lines).is_err());
+                let is_bad = self.row_bytes_max < lines.len() || (is_text && simdutf8::basic::from_utf8(&lines).is_err());
                 if is_bad {
                     let lines_before = self.lines;
                     let removed = &mut self.removed;
@@ -355,11 +355,11 @@ impl RecordDecoder {
                 block.at = 0;
             }
             Kind::Json(_, undecoded) | Kind::Csv(_, undecoded) => {
-                let text = match String::from_utf8(lines) {
+                let text = match text_of(lines) {
                     Ok(text) => text,
-                    Err(error) => {
+                    Err(lines) => {
                         let lines_before = self.lines;
-                        blank_bad_utf8(error.into_bytes(), &mut |index, at, line, message| {
+                        blank_bad_utf8(lines, &mut |index, at, line, message| {
                             refuse(Refused {
                                 offset: offset + at as u64,
                                 lines_before: lines_before + index,
@@ -569,6 +569,16 @@ fn set_header(reader: &mut CsvReader, line: &[u8]) -> Result<(), String> {
     let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
     reader.set_header(text.strip_suffix('\r').unwrap_or(text)).map_err(|error| error.to_string())
+}
+
+/// A block as text; as it was if it is not UTF-8.
+#[expect(unsafe_code, reason = "the standard library has no faster check of text than its own, which each byte passes")]
+fn text_of(lines: Vec<u8>) -> Result<String, Vec<u8>> {
+    if simdutf8::basic::from_utf8(&lines).is_err() {
+        return Err(lines);
+    }
+    // SAFETY: the bytes were just found to be UTF-8.
+    Ok(unsafe { String::from_utf8_unchecked(lines) })
 }
 
 /// How many of the lines may be taken, and their bytes.

@@ -21,6 +21,8 @@ use crate::{
 pub(crate) struct SlidingWindows<T: Record + ?Sized, K: ?Sized, S, A: Fold<T>, E> {
     pub(crate) input: WindowInput<T, K, S>,
     pub(crate) windows: PaneOf,
+    /// Of the last timer.
+    pub(crate) firing: Option<Firing>,
     pub(crate) fold: A,
     pub(crate) emit: E,
     pub(crate) panes: ValueCache<Panes<A::State>>,
@@ -31,40 +33,73 @@ pub(crate) struct PaneOf {
     windows: AlignedWindows,
     /// The pane of the last record, since the next one mostly belongs to it, too.
     pane: TimeWindow,
-    /// The last window that the pane is part of.
+    /// The first and the last window that the pane is part of.
+    first_window: TimeWindow,
     last_window: TimeWindow,
+}
+
+/// What timers of one time have in common: many keys are due with each window.
+#[derive(Clone, Copy)]
+pub(crate) struct Firing {
+    timestamp: i64,
+    /// The window that ends with the timers; none if they only clear up.
+    window: Option<TimeWindow>,
+    /// Start of the first pane that is still needed.
+    kept_from: i64,
+    /// Start of the window that is evaluated next.
+    next_start: i64,
+}
+
+impl Firing {
+    fn new(timestamp: i64, windows: &AlignedWindows, allowed_lateness: i64) -> Self {
+        let window = windows.window_from(timestamp.saturating_add(1).saturating_sub(windows.size));
+        let given_up = timestamp.saturating_add(1).saturating_sub(allowed_lateness);
+        Self {
+            timestamp,
+            window: (windows.last_start(window.start) == window.start).then_some(window),
+            kept_from: windows.first_start_ending_after(given_up),
+            next_start: windows.first_start_ending_after(timestamp.saturating_add(1)),
+        }
+    }
+
+    /// When the timer of a key is due next; none if there are no panes left.
+    fn next_timer<A: Clone>(&self, panes: &Panes<A>, windows: &AlignedWindows, time: &WindowTime) -> Option<i64> {
+        let next = windows.window_from(self.next_start);
+        if let Some(pane) = panes.first_at(next.start) {
+            // Windows with no panes are left out.
+            let is_empty = next.end <= pane;
+            let window =
+                if is_empty { windows.window_from(windows.first_start_ending_after(pane)) } else { next };
+            return Some(window.max_timestamp());
+        }
+        panes.last().map(|pane| time.cleanup_time(windows.window_from(windows.last_start(pane))))
+    }
 }
 
 impl PaneOf {
     pub(crate) fn new(windows: AlignedWindows) -> Self {
-        Self { windows, pane: TimeWindow::new(0, 0), last_window: TimeWindow::new(0, 0) }
+        let none = TimeWindow::new(0, 0);
+        Self { windows, pane: none, first_window: none, last_window: none }
     }
 
     #[inline]
     fn turn_to(&mut self, time: i64) {
         if !(self.pane.start <= time && time < self.pane.end) {
             self.pane = self.windows.pane(time);
+            self.first_window = self.windows.window_from(self.windows.first_start_ending_after(self.pane.start));
             self.last_window = self.windows.window_from(self.windows.last_start(time));
         }
     }
 
     /// The first window with the pane that ends behind `passed`, if there is one.
     fn next_window(&self, passed: i64) -> Option<TimeWindow> {
-        let first = self.windows.first_start_ending_after(self.pane.start);
-        let start = first.max(self.windows.first_start_ending_after(passed.saturating_add(1)));
+        let behind = passed.saturating_add(1);
+        if behind < self.first_window.end {
+            return Some(self.first_window);
+        }
+        let start = self.windows.first_start_ending_after(behind);
         (start <= self.last_window.start).then(|| self.windows.window_from(start))
     }
-}
-
-/// When the timer of a key is due next, behind `passed`; none if there are no panes left.
-fn next_timer<A: Clone>(panes: &Panes<A>, windows: &AlignedWindows, time: &WindowTime, passed: i64) -> Option<i64> {
-    let start = windows.first_start_ending_after(passed.saturating_add(1));
-    if let Some(pane) = panes.first_at(start) {
-        // Windows with no panes are left out.
-        let start = start.max(windows.first_start_ending_after(pane));
-        return Some(windows.window_from(start).max_timestamp());
-    }
-    panes.last().map(|pane| time.cleanup_time(windows.window_from(windows.last_start(pane))))
 }
 
 impl<T, K, S, A, E> SlidingWindows<T, K, S, A, E>
@@ -81,7 +116,7 @@ where
         U: Record + ?Sized,
         E: Emit<K, A::Output, U>,
     {
-        let Self { input, windows, fold, emit, panes } = self;
+        let Self { input, windows, fold, emit, panes, .. } = self;
         let slot = panes.slot(hash, &input.key, &[]);
         let Some(panes) = panes.get(slot) else {
             return;
@@ -154,8 +189,12 @@ where
     }
 
     fn on_timer(&mut self, _: TimeDomain, timer: Timer<'_>, out: &mut Collector<U>, _: &mut SideOutputs) {
-        let Self { input, windows: PaneOf { windows, .. }, fold, emit, panes } = self;
+        let Self { input, windows: PaneOf { windows, .. }, firing, fold, emit, panes } = self;
         let Timer { timestamp, hash, key, .. } = timer;
+        let firing = match firing {
+            Some(firing) if firing.timestamp == timestamp => firing,
+            other => other.insert(Firing::new(timestamp, windows, input.time.allowed_lateness)),
+        };
         let merge = |into: &mut Option<A::State>, other| fold.merge(into, other);
         let slot = panes.slot(hash, key, &[]);
         let entry = panes.value(slot);
@@ -163,17 +202,15 @@ where
             return;
         };
         content.timer = i64::MAX;
-        let window = windows.window_from(timestamp.saturating_add(1).saturating_sub(windows.size));
-        if windows.last_start(window.start) == window.start {
+        if let Some(window) = firing.window {
             match content.slide_to(window, &merge) {
                 Ok(Some(result)) => emit_result::<K, _, _>(emit, key, window, fold.result(&result), out),
                 Ok(None) => {}
                 Err(error) => current::reject(current::node(), &error),
             }
         }
-        let given_up = timestamp.saturating_add(1).saturating_sub(input.time.allowed_lateness);
-        content.expire(windows.first_start_ending_after(given_up), &merge);
-        match next_timer(content, windows, &input.time, timestamp) {
+        content.expire(firing.kept_from, &merge);
+        match firing.next_timer(content, windows, &input.time) {
             Some(next) => input.time.advance_timer(&mut content.timer, next, hash, key),
             None => *entry = None,
         }

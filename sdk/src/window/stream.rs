@@ -204,6 +204,7 @@ impl<T: Record + ?Sized> Evaluation<T> for DefaultTrigger {
                 return stream.operator((name, KIND), states, move |input, states| SlidingWindows {
                     input,
                     windows: PaneOf::new(windows),
+                    firing: None,
                     fold: fold(),
                     emit: emit(),
                     panes: states.value(CONTENTS),

@@ -28,6 +28,8 @@ use std::{
     fmt,
     fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Write},
+    ops::Range,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -55,6 +57,8 @@ use crate::{
 
 /// Rows gathered before they are written.
 const BUFFER_BYTES: usize = 256 << 10;
+/// The kernel is asked to write to the disk each time that this many bytes were written.
+const WRITEBACK_BYTES: u64 = 8 << 20;
 const VISIBLE_PREFIX: &str = "part-";
 const END_SUFFIX: &str = "-end";
 const HIDDEN_PREFIX: &str = ".part-";
@@ -191,6 +195,8 @@ pub(in crate::connector) struct FileWriter {
     name: HiddenName,
     /// Written into it.
     bytes: u64,
+    /// Of those, on their way to the disk.
+    bytes_sent: u64,
     /// Made for the first row behind a checkpoint.
     file: Option<File>,
     /// It took part in a checkpoint or savepoint.
@@ -218,6 +224,7 @@ impl FileWriter {
             directory,
             name,
             bytes: 0,
+            bytes_sent: 0,
             file: None,
             was_prepared: false,
             rows,
@@ -243,6 +250,10 @@ impl FileWriter {
         }
         let file = self.file.as_mut().expect("opened above");
         write_buffer(file, &mut self.buffer, &mut self.bytes).map_err(io_error("write to", &path))?;
+        if WRITEBACK_BYTES <= self.bytes - self.bytes_sent {
+            start_writeback(file, self.bytes_sent..self.bytes);
+            self.bytes_sent = self.bytes;
+        }
         failpoint!("sink.file.written").map_err(io_error("write to", &path))
     }
 
@@ -264,8 +275,18 @@ impl FileWriter {
         let part = Part { directory: directory.to_owned(), hidden: self.name, bytes: self.bytes, becomes };
         self.name.number += 1;
         self.bytes = 0;
+        self.bytes_sent = 0;
         Ok(Some(part.encode()))
     }
+}
+
+/// Has the kernel begin to write a part of a file to the disk, so that there is little left to wait for
+/// when all of it must be durable. What goes wrong is told then.
+#[expect(unsafe_code, reason = "neither the standard library nor rustix has this call")]
+fn start_writeback(file: &File, range: Range<u64>) {
+    let (Ok(offset), Ok(bytes)) = (i64::try_from(range.start), i64::try_from(range.end - range.start)) else { return };
+    // SAFETY: the descriptor is open as long as `file` is borrowed, and the call touches no memory of ours.
+    let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), offset, bytes, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 fn write_buffer(to: &mut impl Write, buffer: &mut Vec<u8>, written: &mut u64) -> io::Result<()> {
