@@ -3,6 +3,10 @@
 # Usage: scripts/build-plugins.sh NAME...
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ $# -eq 0 ]; then
+    echo "usage: scripts/build-plugins.sh NAME...; \`make plugins\` builds those of this project" >&2
+    exit 2
+fi
 # Says which toolchain it found, installs what is missing, and sets RUSTC and the linker if needed.
 exports="$(scripts/wasm-target.sh)"
 eval "$exports"

@@ -326,7 +326,8 @@ impl RecordDecoder {
             Kind::Text(block) | Kind::Bytes(block) => {
                 // No line can be longer than the block, so only long blocks are walked over.
                 block.offset = offset;
-                let is_bad = self.row_bytes_max < lines.len() || (is_text && simdutf8::basic::from_utf8(&lines).is_err());
+                let is_bad =
+                    self.row_bytes_max < lines.len() || (is_text && simdutf8::basic::from_utf8(&lines).is_err());
                 if is_bad {
                     let lines_before = self.lines;
                     let removed = &mut self.removed;

@@ -283,11 +283,7 @@ impl Admission {
             check.join().unwrap_or_else(|_| Err(Refusal::NotChecked("a reader of WebAssembly panicked".into())))
         });
         let (component, listing) = checked.map_err(|refusal| refused(name, refusal))?;
-        Ok(AdmittedPlugin {
-            name: shown_name(name),
-            component: component.into(),
-            listing: Arc::new(listing),
-        })
+        Ok(AdmittedPlugin { name: shown_name(name), component: component.into(), listing: Arc::new(listing) })
     }
 
     fn check(&self, bytes: &[u8]) -> Result<(Vec<u8>, PluginListing), Refusal> {

@@ -262,11 +262,7 @@ impl PluginRuntime {
     }
 
     /// The code in memory, or what `make` returns; made once for all that wait for it.
-    fn code<E>(
-        &self,
-        digest: BlobDigest,
-        make: impl FnOnce() -> Result<PluginCode, E>,
-    ) -> Result<Arc<PluginCode>, E> {
+    fn code<E>(&self, digest: BlobDigest, make: impl FnOnce() -> Result<PluginCode, E>) -> Result<Arc<PluginCode>, E> {
         let slot = {
             let mut plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
             // A slot that only the map holds and whose code is gone is of no use any more.

@@ -82,6 +82,8 @@ struct Firing {
     bytes: Rc<[u8]>,
     /// In the order of their timestamps.
     batch: Vec<FiringTimer>,
+    /// The one of them that was claimed last.
+    current: usize,
     /// Places in `batch` by identity; made when it is first needed.
     index: Option<HashTable<u32>>,
     /// Registered meanwhile, no later than the last of the batch.
@@ -125,6 +127,8 @@ enum TimerState {
     Pending,
     Deleted,
     Fired,
+    /// It was, and the host was told of it since.
+    FiredAndTold,
 }
 
 /// What becomes of a timer.
@@ -222,9 +226,16 @@ impl Timers {
         }
         let bytes: Rc<[u8]> = timers.into();
         let (early, bytes_of_firing) = (BTreeMap::new(), Rc::clone(&bytes));
-        let firing =
-            Firing { domain, bytes: bytes_of_firing, batch, index: None, early, early_bytes: 0, is_over: false };
-        self.0.queue.borrow_mut().firing = Some(firing);
+        self.0.queue.borrow_mut().firing = Some(Firing {
+            domain,
+            bytes: bytes_of_firing,
+            batch,
+            current: 0,
+            index: None,
+            early,
+            early_bytes: 0,
+            is_over: false,
+        });
         Ok(bytes)
     }
 
@@ -245,7 +256,9 @@ impl Timers {
     /// get it back.
     pub(crate) fn claim(&self, number: usize) -> bool {
         let mut queue = self.0.queue.borrow_mut();
-        let timer = &mut queue.firing.as_mut().expect("timers fire").batch[number];
+        let firing = queue.firing.as_mut().expect("timers fire");
+        firing.current = number;
+        let timer = &mut firing.batch[number];
         let is_pending = timer.state == TimerState::Pending;
         timer.state = TimerState::Fired;
         is_pending
@@ -458,25 +471,32 @@ impl Firing {
             return false;
         }
         if change != Change::RegisterNew {
-            if let Some(place) = self.find(timestamp, hash, key, namespace) {
-                let timer = &mut self.batch[place];
-                match (timer.state, change) {
-                    (TimerState::Fired, _) => {}
-                    (_, Change::Delete) => {
-                        timer.state = TimerState::Deleted;
-                        return true;
-                    }
-                    (_, Change::Register | Change::RegisterNew) => {
-                        timer.state = TimerState::Pending;
-                        return true;
-                    }
+            let place = self.find(timestamp, hash, key, namespace);
+            match place.map(|place| (&mut self.batch[place].state, change)) {
+                Some((state @ (TimerState::Pending | TimerState::Deleted), Change::Delete)) => {
+                    *state = TimerState::Deleted;
+                    return true;
                 }
+                Some((state @ (TimerState::Pending | TimerState::Deleted), _)) => {
+                    *state = TimerState::Pending;
+                    return true;
+                }
+                Some((TimerState::Fired | TimerState::FiredAndTold, _)) | None => {}
             }
-            // The host may have others for the very time of the last.
-            let mut is_early =
-                || self.early.get_mut(&timestamp).is_some_and(|moment| moment.find(hash, key, namespace).is_some());
-            if timestamp == last && !is_early() {
-                return false;
+            let is_early =
+                self.early.get_mut(&timestamp).is_some_and(|moment| moment.find(hash, key, namespace).is_some());
+            if !is_early {
+                // The host has no timer any more that fired, and may have others for the very time of the last.
+                let has_fired = place.is_some_and(|place| self.batch[place].state == TimerState::Fired);
+                if change == Change::Delete && (has_fired || timestamp < last) {
+                    return true;
+                }
+                if timestamp == last {
+                    if let Some(place) = place {
+                        self.batch[place].state = TimerState::FiredAndTold;
+                    }
+                    return false;
+                }
             }
         }
         self.early_bytes += self.early.entry(timestamp).or_default().note(change, hash, key, namespace);
@@ -484,16 +504,20 @@ impl Firing {
     }
 
     fn find(&mut self, timestamp: i64, hash: u32, key: &[u8], namespace: &[u8]) -> Option<usize> {
-        let Self { domain, bytes, batch, index, .. } = self;
+        let Self { domain, bytes, batch, current, index, .. } = self;
+        let is = |timer: &FiringTimer| {
+            timer.timestamp == timestamp && split(&bytes[timer.start..timer.end]) == (key, namespace)
+        };
+        // Mostly it is the one that fires.
+        if batch.get(*current).is_some_and(is) {
+            return Some(*current);
+        }
         let hash_of = |timer: &FiringTimer| {
             let (key, namespace) = split(&bytes[timer.start..timer.end]);
             identity(*domain, timer.timestamp, key_hash(key), namespace)
         };
         let index = index.get_or_insert_with(|| index_of(batch.iter().map(hash_of)));
-        let found = index.find(identity(*domain, timestamp, hash, namespace), |place| {
-            let timer = &batch[*place as usize];
-            timer.timestamp == timestamp && split(&bytes[timer.start..timer.end]) == (key, namespace)
-        });
+        let found = index.find(identity(*domain, timestamp, hash, namespace), |place| is(&batch[*place as usize]));
         found.map(|place| *place as usize)
     }
 }

@@ -68,8 +68,7 @@ impl Firing {
         if let Some(pane) = panes.first_at(next.start) {
             // Windows with no panes are left out.
             let is_empty = next.end <= pane;
-            let window =
-                if is_empty { windows.window_from(windows.first_start_ending_after(pane)) } else { next };
+            let window = if is_empty { windows.window_from(windows.first_start_ending_after(pane)) } else { next };
             return Some(window.max_timestamp());
         }
         panes.last().map(|pane| time.cleanup_time(windows.window_from(windows.last_start(pane))))

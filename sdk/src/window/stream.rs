@@ -417,6 +417,7 @@ where
                 states: keeps_state::<T, X::Trigger>().then(|| states.value(TRIGGER)),
                 timers: states.timers(),
                 requests: Vec::new(),
+                registered: None,
             };
             let sessions = is_session.then(|| states.value(SESSIONS));
             TriggeredWindows { input, kind: kind.clone(), trigger, sessions, contents: contents(states) }

@@ -44,6 +44,8 @@ pub(crate) struct TriggerStates<T: Record + ?Sized, R: Trigger<T>> {
     pub(crate) states: Option<ValueCache<R::State>>,
     pub(crate) timers: Timers,
     pub(crate) requests: Vec<TimerRequest>,
+    /// The last timer that the last call registered.
+    pub(crate) registered: Option<(TimeDomain, i64)>,
 }
 
 impl<T: Record + ?Sized, R: Trigger<T>> TriggerStates<T, R> {
@@ -54,7 +56,7 @@ impl<T: Record + ?Sized, R: Trigger<T>> TriggerStates<T, R> {
         window: TimeWindow,
         f: impl FnOnce(&R, &mut TriggerContext<'_, R::State>) -> X,
     ) -> X {
-        let Self { trigger, states, timers, requests } = self;
+        let Self { trigger, states, timers, requests, registered } = self;
         let namespace = window.namespace();
         let mut nothing = None;
         let state = match states {
@@ -66,11 +68,14 @@ impl<T: Record + ?Sized, R: Trigger<T>> TriggerStates<T, R> {
         };
         let times = (timers.watermark(), timers.processing_time());
         let result = f(trigger, &mut TriggerContext::new(state, times, requests));
+        *registered = None;
         for request in requests.drain(..) {
             let TimerRequest { is_wanted, domain, timestamp } = request;
             if is_wanted {
+                *registered = Some((domain, timestamp));
                 timers.register(domain, timestamp, hash, key, &namespace);
             } else {
+                *registered = registered.filter(|registered| *registered != (domain, timestamp));
                 timers.delete(domain, timestamp, hash, key, &namespace);
             }
         }
@@ -129,7 +134,8 @@ where
             evaluate(contents, place, (window, result), &input.time.timers, out, sides)
         });
         let cleanup_time = input.time.cleanup_time(window);
-        if cleanup_time != i64::MAX {
+        // Where nothing is allowed to be late, it is the time that the trigger waits for, too.
+        if cleanup_time != i64::MAX && trigger.registered != Some((input.time.domain, cleanup_time)) {
             input.time.register(cleanup_time, hash, &input.key, &window.namespace());
         }
         added
