@@ -213,7 +213,8 @@ public final class Peer {
                         .map(winner -> Tuple3.of(winner.auction.category, winner.best.price, 1L))
                         .returns(Types.TUPLE(Types.LONG, Types.LONG, Types.LONG))
                         .keyBy(price -> price.f0, Types.LONG)
-                        .window(GlobalWindows.createWithEndOfStreamTrigger())
+                        .window(GlobalWindows.create())
+                        .trigger(new AtEnd<>())
                         .reduce((left, right) -> Tuple3.of(left.f0, left.f1 + right.f1, left.f2 + right.f2)),
                 (price, row) -> row.number(price.f0).separator().number(price.f1 / price.f2).end());
     }
@@ -225,7 +226,8 @@ public final class Peer {
         write(
                 bidders.union(distinct(bids, false))
                         .keyBy(part -> part.day, Types.LONG)
-                        .window(GlobalWindows.createWithEndOfStreamTrigger())
+                        .window(GlobalWindows.create())
+                        .trigger(new AtEnd<>())
                         .reduce((left, right) -> left.copy().plus(right)),
                 (day, row) -> {
                     row.number(day.day).separator().number(day.bids).separator().number(day.low).separator();
@@ -246,7 +248,8 @@ public final class Peer {
                         .flatMap(new Words())
                         .returns(Types.STRING)
                         .keyBy(word -> word)
-                        .window(GlobalWindows.createWithEndOfStreamTrigger())
+                        .window(GlobalWindows.create())
+                        .trigger(new AtEnd<>())
                         .aggregate(new Count())
                         .returns(Types.TUPLE(Types.STRING, Types.LONG)),
                 (count, row) -> row.text(count.f0).separator().number(count.f1).end());
