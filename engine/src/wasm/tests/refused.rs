@@ -308,6 +308,42 @@ fn a_damaged_entry_of_the_cache_is_rebuilt_and_a_good_one_used() {
 }
 
 #[test]
+fn what_is_loaded_comes_from_the_cache_or_is_admitted_and_compiled() {
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = |plugin_bytes_max| {
+        let config = PluginRuntimeConfig { cache_dir: Some(directory.path().to_owned()), plugin_bytes_max, ..config() };
+        PluginRuntime::new(config).unwrap()
+    };
+    let runs = |runtime: &PluginRuntime| {
+        let plugin = runtime.load(hostile_bytes(), "a\nb.wasm").unwrap();
+        assert_eq!(plugin.name(), "a\\nb.wasm");
+        assert_eq!(plugin.digest(), admit(hostile_bytes()).digest());
+        plugin.plan(&[], &patient()).unwrap().nodes.len()
+    };
+    let first = runtime(usize::MAX);
+    assert_eq!(runs(&first), 2);
+    let entry = cache_entry(directory.path());
+    let written = fs::metadata(&entry).unwrap().modified().unwrap();
+    // In this process, and in another one.
+    assert_eq!(runs(&first), 2);
+    assert!(first.load(hostile_bytes(), "b").unwrap().shares_code_with(&first.load(hostile_bytes(), "c").unwrap()));
+    assert_eq!(runs(&runtime(usize::MAX)), 2);
+    assert_eq!(fs::metadata(&entry).unwrap().modified().unwrap(), written);
+    // What is too large is refused although its code is there.
+    let error = runtime(1000).load(hostile_bytes(), "large.wasm").map(drop).unwrap_err();
+    assert_eq!(error.code(), "too-large");
+    assert!(error.to_string().contains("large.wasm"), "{error}");
+    // What is refused leaves nothing behind.
+    let mut other = hostile_bytes().to_vec();
+    other.extend_from_slice(b"\x00\x01");
+    for bytes in [&other[..], b"\0asm", b""] {
+        let error = first.load(bytes, "bad.wasm").map(drop).unwrap_err();
+        assert!(error.to_string().starts_with("plugin bad.wasm is refused: "), "{error}");
+    }
+    assert_eq!(cache_entry(directory.path()), entry);
+}
+
+#[test]
 fn a_digest_is_compiled_once_and_its_code_shared() {
     let runtime = PluginRuntime::new(config()).unwrap();
     let admitted = runtime.admit(hostile_bytes(), "test.wasm").unwrap();
