@@ -1,7 +1,13 @@
 //! `engine cluster` and the commands that reach it.
 
-use std::fs;
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpListener,
+    time::Duration,
+};
 
+use crate::checkpoint_faults::await_that;
 use engine_tests::{Cluster, await_file, check_failure, describe, is_empty, plugin, run, sorted_rows, submit, text};
 
 #[test]
@@ -21,6 +27,37 @@ fn a_job_whose_guest_loops_is_cancelled_within_a_second() {
     let took = time("CANCELED") - time("CANCELLING");
     assert!((0..1000).contains(&took), "cancelling took {took} ms");
     assert!(is_empty(&output));
+}
+
+#[test]
+fn a_source_that_is_no_more_holds_no_connection_and_no_file() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let root = fs::canonicalize(directory.path()).expect("it is there");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let allowed = ["--slots", "2", "--allow-read", text(&root), "--allow-net", &address];
+    let cluster = Cluster::start(&allowed);
+
+    let job = cluster.submit(&["-p", "1"], "word_count", &["--socket", &address, "--updates"]);
+    let mut connection = listener.accept().expect("the job connects").0;
+    connection.write_all(b"to be\n").expect("the job reads");
+    cluster.await_tasks(&job);
+    let cancelled = run(&["cancel", "--jobmanager", &cluster.url, &job]);
+    assert!(cancelled.status.success(), "{}", describe(&cancelled));
+    connection.set_read_timeout(Some(Duration::from_secs(20))).expect("not zero");
+    let read = connection.read(&mut [0]);
+    assert!(matches!(read, Ok(0)), "the connection is open: {read:?}");
+
+    let input = root.join("events");
+    let bid =
+        r#"{"Bid":{"auction":1,"bidder":2,"price":3,"channel":"","url":"","date_time":1767225600000,"extra":""}}"#;
+    fs::write(&input, format!("{bid}\n").repeat(1000)).expect("writable");
+    let arguments = ["--query", "q0", "--input", text(&input), "--rate", "10", "--discard"];
+    let job = cluster.submit(&["-p", "1"], "nexmark", &arguments);
+    await_that("the file is read", || cluster.has_open(&input));
+    let cancelled = run(&["cancel", "--jobmanager", &cluster.url, &job]);
+    assert!(cancelled.status.success(), "{}", describe(&cancelled));
+    await_that("the file is closed", || !cluster.has_open(&input));
 }
 
 #[test]

@@ -179,6 +179,12 @@ impl Cluster {
         cluster
     }
 
+    /// True if the process holds a file open.
+    pub fn has_open(&self, file: &Path) -> bool {
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", self.process.id())).into_iter().flatten().flatten();
+        descriptors.filter_map(|descriptor| fs::read_link(descriptor.path()).ok()).any(|target| target == file)
+    }
+
     /// Submits a job, which must be taken, and returns its id.
     ///
     /// # Panics

@@ -212,22 +212,27 @@ impl<V: Owned> ValueCache<V> {
 
     /// The place of an entry, read from the host if it is not there. Good until the next
     /// `begin_batch`, or, in a batch that needs more than the cache may take, the next row.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
         self.table.count_lookup();
+        if !self.is_crowded && self.time_to_live.is_none() {
+            let hint = self.hints.get(current::row() as usize);
+            if let Some(place) = hint.and_then(|hint| self.table.at(*hint, key, namespace)) {
+                return Slot(place);
+            }
+        }
+        self.find_slot(hash, key, namespace)
+    }
+
+    #[inline(never)]
+    fn find_slot(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Slot {
         if self.is_crowded {
             self.begin_row();
         }
-        let hint = self.hints.get(current::row() as usize);
-        let place = match hint.and_then(|hint| self.table.at(*hint, key, namespace)) {
+        let hash = mix(hash, namespace);
+        let place = match self.table.find(hash, key, namespace) {
             Some(place) => place,
-            None => {
-                let hash = mix(hash, namespace);
-                match self.table.find(hash, key, namespace) {
-                    Some(place) => place,
-                    None => self.add(hash, key, namespace),
-                }
-            }
+            None => self.add(hash, key, namespace),
         };
         if self.time_to_live.is_some() {
             self.heed_time(place);
@@ -242,21 +247,26 @@ impl<V: Owned> ValueCache<V> {
     }
 
     /// The value at a slot, to be changed: none deletes it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn value(&mut self, slot: Slot) -> &mut Option<V> {
         if self.is_fixed_size {
             self.look_back(slot.0);
             self.table.entry_mut(slot.0).is_dirty = true;
         } else {
-            self.table.mark_dirty(slot.0);
-            if self.lent != slot.0 {
-                self.weigh_lent(slot.0);
-            }
+            self.lend(slot);
         }
         if let Some(TimeToLive { duration_ms, .. }) = self.time_to_live {
             self.ends[slot.0 as usize] = self.clock.now().saturating_add(duration_ms);
         }
         &mut self.table.entry_mut(slot.0).content
+    }
+
+    /// Notes that a value whose length may change is about to.
+    fn lend(&mut self, slot: Slot) {
+        self.table.mark_dirty(slot.0);
+        if self.lent != slot.0 {
+            self.weigh_lent(slot.0);
+        }
     }
 
     /// Lets the host know all that it does not.

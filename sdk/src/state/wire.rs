@@ -15,6 +15,8 @@ const WRITES_BYTES: usize = 256 << 10;
 const KEY_SHOWN_BYTES: usize = 32;
 /// Keys with namespaces of up to this many bytes lie in their entry.
 const SHORT_BYTES: usize = 26;
+/// Bytes of an encoded number of 64 bits.
+const NUMBER_BYTES: u8 = 8;
 
 /// An encoded key and its namespace, one behind the other.
 pub(super) struct KeyBytes {
@@ -92,8 +94,21 @@ impl KeyBytes {
         self.split().0
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn is(&self, key: &[u8], namespace: &[u8]) -> bool {
+        // Most keys are numbers.
+        if namespace.is_empty()
+            && let (Ok(key), ShortBytes::Short { length: NUMBER_BYTES, bytes }) =
+                (<[u8; 8]>::try_from(key), &self.bytes)
+        {
+            let own = bytes.first_chunk::<8>().expect("it is longer");
+            return u64::from_le_bytes(*own) == u64::from_le_bytes(key) && self.key_length == u32::from(NUMBER_BYTES);
+        }
+        self.is_whole(key, namespace)
+    }
+
+    #[inline(never)]
+    fn is_whole(&self, key: &[u8], namespace: &[u8]) -> bool {
         if namespace.is_empty() {
             let bytes = self.bytes();
             return self.key_length as usize == bytes.len() && is_same(bytes, key);

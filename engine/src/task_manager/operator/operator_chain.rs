@@ -926,7 +926,7 @@ impl Opener<'_> {
         let reader = self.setup.connectors.create_reader(connector, context);
         let reader = reader.map_err(|error| OperatorError::Connector { node, error, position: String::new() })?;
         let reader: SharedReader = Rc::new(RefCell::new(reader));
-        let place = self.row_errors.borrow_mut().add_reader(Rc::clone(&reader));
+        let place = self.row_errors.borrow_mut().add_reader(&reader);
         Ok(NativeSource { node, reader, place, outputs: self.outputs(planned) })
     }
 

@@ -10,7 +10,7 @@ use std::{
     fs::File,
     io::{BufWriter, Write},
     path::{Path, PathBuf},
-    rc::Rc,
+    rc::{Rc, Weak},
     sync::{Arc, atomic::Ordering},
 };
 
@@ -22,6 +22,8 @@ use crate::{
 
 /// A reader that is asked for its position when a row behind it is refused.
 pub(super) type SharedReader = Rc<RefCell<Box<dyn SourceReader>>>;
+/// One that is kept by its chain only: readers hold the row errors, in what they report refused rows to.
+type KnownReader = Weak<RefCell<Box<dyn SourceReader>>>;
 
 /// What becomes of a refused row.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -94,7 +96,7 @@ pub struct RowErrors {
     /// True while rows are processed as they came from the origin, not as another
     /// operator of the chain made them.
     is_direct: bool,
-    readers: Vec<SharedReader>,
+    readers: Vec<KnownReader>,
 }
 
 impl RowErrors {
@@ -119,8 +121,8 @@ impl RowErrors {
     }
 
     /// Takes a native source of the task, whose position messages name.
-    pub(super) fn add_reader(&mut self, reader: SharedReader) -> usize {
-        self.readers.push(reader);
+    pub(super) fn add_reader(&mut self, reader: &SharedReader) -> usize {
+        self.readers.push(Rc::downgrade(reader));
         self.readers.len() - 1
     }
 
@@ -140,7 +142,7 @@ impl RowErrors {
         match self.origin {
             Origin::None => String::new(),
             Origin::Gate { gate, channel } => format!("input gate {gate}, channel {channel}"),
-            Origin::Source(index) => match self.readers.get(index) {
+            Origin::Source(index) => match self.readers.get(index).and_then(Weak::upgrade) {
                 // A reader that is at work names the position itself.
                 Some(reader) => match (reader.try_borrow_mut(), row.filter(|_| self.is_direct)) {
                     (Ok(mut reader), Some(row)) => reader.row_position(row),
