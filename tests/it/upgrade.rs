@@ -343,3 +343,23 @@ fn the_printed_command_starts_the_old_version_after_the_upgrade_was_killed() {
     scene.cluster.await_state(&old_again, "FINISHED");
     scene.check();
 }
+
+#[test]
+fn a_check_names_operators_whose_state_has_no_uid() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let [input, output] = ["in", "out"].map(|name| directory.path().join(name));
+    std::fs::write(&input, "to be\n").expect("writable");
+    let check = |name: &str| {
+        let program = ["--input", text(&input), "--output", text(&output)];
+        let checked = run(&[&["check", text(&plugin(name))], &program[..]].concat());
+        assert!(checked.status.success(), "{}", describe(&checked));
+        String::from_utf8_lossy(&checked.stdout).into_owned()
+    };
+    let told = check("running_counts");
+    assert!(
+        told.contains("have state and no uid") && told.contains(": Source: File, Keyed Count, Sink: File; "),
+        "{told}"
+    );
+    let told = check("word_count");
+    assert!(told.trim_end().ends_with("can run: 4 operators"), "{told}");
+}

@@ -609,7 +609,8 @@ pub mod options {
     const PARALLELISMS: Constraint = Constraint::Between(1.0, 32768.0);
     /// -1 is Flink's "unset".
     const MAX_PARALLELISMS: Constraint = Constraint::Between(-1.0, 32768.0);
-    const CHECKPOINT_INTERVALS: Constraint = Constraint::Any;
+    /// A year at most, as pauses.
+    const CHECKPOINT_TIMES: Constraint = Constraint::Durations(10, 31_536_000_000);
     const CHECKPOINTING_MODES: Constraint = Constraint::OneOf(&["EXACTLY_ONCE", "AT_LEAST_ONCE"]);
     const CHECKPOINT_RETENTIONS: Constraint =
         Constraint::OneOf(&["NO_EXTERNALIZED_CHECKPOINTS", "DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION"]);
@@ -643,9 +644,9 @@ pub mod options {
         BUFFER_TIMEOUT: Duration = "execution.buffer-timeout.interval", "100 ms", "Time after which a partly filled output buffer is sent; 0: after each batch.";
         ROW_ERROR_POLICY: String where ROW_ERROR_POLICIES = "execution.row-errors.policy", "fail", "What becomes of a row that user code or a format refuses: fail, skip or dead-letter.";
         ROW_ERROR_DEAD_LETTER_DIR: Option<String> = "execution.row-errors.dead-letter.dir", "(none)", "Directory that receives refused rows with their coordinates, for the policy dead-letter.";
-        CHECKPOINTING_INTERVAL: Option<Duration> where CHECKPOINT_INTERVALS = "execution.checkpointing.interval", "(none)", "Time between two checkpoints, at least 10 ms; unset: none is taken.";
+        CHECKPOINTING_INTERVAL: Option<Duration> where CHECKPOINT_TIMES = "execution.checkpointing.interval", "(none)", "Time between two checkpoints; unset: none is taken.";
         CHECKPOINTING_MODE: String where CHECKPOINTING_MODES = "execution.checkpointing.mode", "EXACTLY_ONCE", "EXACTLY_ONCE, or AT_LEAST_ONCE: no input waits for another, and rows may be processed twice after a failure.";
-        CHECKPOINTING_TIMEOUT: Duration = "execution.checkpointing.timeout", "10 min", "Time after which a checkpoint that is not complete is given up.";
+        CHECKPOINTING_TIMEOUT: Duration where CHECKPOINT_TIMES = "execution.checkpointing.timeout", "10 min", "Time after which a checkpoint that is not complete is given up.";
         CHECKPOINTING_MIN_PAUSE: Duration = "execution.checkpointing.min-pause", "0 ms", "Time from the end of a checkpoint to the beginning of the next, at least.";
         CHECKPOINTING_MAX_CONCURRENT: u32 where FROM_1_TO_1000 = "execution.checkpointing.max-concurrent-checkpoints", "1", "Checkpoints that may be under way at once.";
         CHECKPOINTING_TOLERABLE_FAILURES: u32 = "execution.checkpointing.tolerable-failed-checkpoints", "0", "Checkpoints that may fail one after the other before the job restarts.";

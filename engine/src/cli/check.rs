@@ -15,7 +15,10 @@ use crate::{
         grants::Site,
         program::{Program, read_plugin, split_args},
     },
-    graph::job_graph::JobGraph,
+    graph::{
+        job_graph::{ChainedOperator, JobGraph},
+        stream_graph::Operator,
+    },
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
 
@@ -107,21 +110,27 @@ impl CheckOptions {
         let (plugin, args) = self.plugin_and_args.split_first().expect("the command line demands a plugin");
         let content = read_plugin(&PathBuf::from(plugin), configuration)?;
         let program = Program::load(plugins, content, plugin)?;
-        let operators = if args.is_empty() {
-            None
-        } else {
-            let vertices = self.plan(&self.plugin_and_args, configuration, plugins)?.vertices;
-            Some(vertices.iter().map(|vertex| vertex.operators.len()).sum::<usize>())
+        let graph = match args {
+            [] => None,
+            _ => Some(self.plan(&self.plugin_and_args, configuration, plugins)?),
         };
+        let operators = graph.as_ref().map(|graph| operators_of(graph).count());
+        let without_uid: Vec<&str> = graph.iter().flat_map(operators_of).filter_map(state_without_uid).collect();
         match output {
             Output::Text => super::print(&match operators {
-                Some(operators) => format!("{plugin} can run: {operators} operators"),
+                Some(operators) if without_uid.is_empty() => format!("{plugin} can run: {operators} operators"),
+                Some(operators) => format!(
+                    "{plugin} can run: {operators} operators; of these have state and no uid, so that another version \
+                     or parallelism may not find it: {}; .uid(\"…\") behind an operator, a source or a sink sets one",
+                    without_uid.join(", ")
+                ),
                 None => format!("{plugin} is a plugin; give the arguments of its program to have its plan checked"),
             }),
             Output::Json => super::print_json(&json!({
                 "plugin": plugin,
                 "sha256": program.digest(),
                 "operators": operators,
+                "state-without-uid": without_uid,
             })),
         }
     }
@@ -144,4 +153,19 @@ impl CheckOptions {
         )?;
         Ok(prepared.planned.job_graph)
     }
+}
+
+fn operators_of(graph: &JobGraph) -> impl Iterator<Item = &ChainedOperator> {
+    graph.vertices.iter().flat_map(|vertex| &vertex.operators)
+}
+
+/// Name of an operator that keeps state under an id that comes from its place in the graph.
+fn state_without_uid(operator: &ChainedOperator) -> Option<&str> {
+    let node = &operator.node;
+    let has_state = match &node.operator {
+        Operator::Source(_) | Operator::GuestSource(_) => true,
+        Operator::Sink(connector) => connector.name == "file",
+        Operator::Guest(_) => !node.states.is_empty(),
+    };
+    (has_state && node.uid.is_none() && node.uid_hash.is_none()).then_some(node.name.as_str())
 }

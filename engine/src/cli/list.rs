@@ -47,7 +47,11 @@ pub(crate) fn run(list: &ListOptions, global: &GlobalOptions) -> Outcome {
     match global.output {
         Output::Json => super::print_json(&jobs),
         Output::Text if jobs.is_empty() => {
-            super::say("there are no such jobs");
+            super::say(if list.all {
+                "there are no jobs"
+            } else {
+                "there are no such jobs; -a shows all, also those that have ended"
+            });
             Ok(())
         }
         Output::Text => super::print(&jobs.iter().map(line).collect::<Vec<_>>().join("\n")),

@@ -116,9 +116,6 @@ pub enum JobMasterError {
     /// The failover strategy is unknown.
     #[error("unknown failover strategy \"{0}\": expected region or full")]
     FailoverStrategy(String),
-    /// A setting of checkpoints is not valid.
-    #[error("{0}")]
-    Checkpoints(String),
 }
 
 /// Target of the log line of a failure that ends its job: whoever waits for the job is told it anyway.
@@ -201,7 +198,7 @@ impl JobMaster {
     pub fn new(parts: JobMasterParts) -> Result<Self, JobMasterError> {
         let JobMasterParts { job_graph, job_master_id, submitted, configuration, connectors, dispatcher, .. } = parts;
         let configuration = effective_configuration(&configuration, &job_graph.configuration);
-        let checkpoints = CheckpointSettings::new(&configuration, job_graph.job_id, &parts.state_directory)?;
+        let checkpoints = CheckpointSettings::new(&configuration, job_graph.job_id, &parts.state_directory);
         let checkpoints_are_kept = parts.state_is_kept || configuration.is_set(&options::CHECKPOINTING_DIR);
         let history_max = configuration.get(&options::ATTEMPTS_HISTORY) as usize;
         let graph = ExecutionGraph::attach(&job_graph.vertices, ExecutionGraphId::random(), history_max, submitted)?;

@@ -425,9 +425,10 @@ impl CheckpointCoordinator {
     /// "savepoint-<first six digits of the job>-<random>" below the directory.
     fn savepoint_location(&self, directory: Option<SnapshotLocation>) -> Result<SnapshotLocation, String> {
         let configured = || self.settings.savepoint_directory.clone().map(SnapshotLocation);
-        let SnapshotLocation(directory) = directory
-            .or_else(configured)
-            .ok_or("no directory for the savepoint: give one, or set execution.checkpointing.savepoint-dir")?;
+        let SnapshotLocation(directory) = directory.or_else(configured).ok_or(
+            "no directory for the savepoint: name one (--savepoint DIR), or start the cluster with \
+                 -D execution.checkpointing.savepoint-dir=DIR",
+        )?;
         let job = self.job.to_string();
         let local = SnapshotLocation::local_path(&directory);
         let directory = local.map_err(|problem| format!("{directory} cannot be used: {problem}"))?;

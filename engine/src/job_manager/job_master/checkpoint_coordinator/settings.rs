@@ -2,18 +2,13 @@
 
 use std::{path::Path, time::Duration};
 
-use crate::{
-    base::{
-        config::{Configuration, format_duration, options},
-        ids::JobId,
-        status::JobStatus,
-        stream_element::{CheckpointingMode, SnapshotLocation},
-    },
-    job_manager::job_master::JobMasterError,
+use crate::base::{
+    config::{Configuration, options},
+    ids::JobId,
+    status::JobStatus,
+    stream_element::{CheckpointingMode, SnapshotLocation},
 };
 
-/// Least interval and timeout.
-const DURATION_MIN: Duration = Duration::from_millis(10);
 /// Longest pause, as in Flink: a year.
 const PAUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -78,28 +73,16 @@ pub struct CheckpointSettings {
 
 impl CheckpointSettings {
     /// Reads the settings of a job whose engine keeps its state in `state_directory`.
-    ///
-    /// # Errors
-    /// Returns an error if a time is too short.
-    pub fn new(configuration: &Configuration, job: JobId, state_directory: &Path) -> Result<Self, JobMasterError> {
+    pub fn new(configuration: &Configuration, job: JobId, state_directory: &Path) -> Self {
         let min_pause = configuration.get(&options::CHECKPOINTING_MIN_PAUSE).min(PAUSE_MAX);
         let interval = configuration.get(&options::CHECKPOINTING_INTERVAL);
-        let timeout = configuration.get(&options::CHECKPOINTING_TIMEOUT);
-        let set =
-            [(options::CHECKPOINTING_INTERVAL.key, interval), (options::CHECKPOINTING_TIMEOUT.key, Some(timeout))];
-        for (key, duration) in set {
-            if let Some(duration) = duration.filter(|duration| *duration < DURATION_MIN) {
-                let (value, least) = (format_duration(duration), format_duration(DURATION_MIN));
-                return Err(JobMasterError::Checkpoints(format!("\"{key}\" is {value}: expected at least {least}")));
-            }
-        }
-        Ok(Self {
+        Self {
             interval: interval.map(|interval| interval.max(min_pause)),
             mode: match configuration.get(&options::CHECKPOINTING_MODE).as_str() {
                 "AT_LEAST_ONCE" => CheckpointingMode::AtLeastOnce,
                 _ => CheckpointingMode::ExactlyOnce,
             },
-            timeout,
+            timeout: configuration.get(&options::CHECKPOINTING_TIMEOUT),
             min_pause,
             max_concurrent: configuration.get(&options::CHECKPOINTING_MAX_CONCURRENT) as usize,
             tolerable_failures: configuration.get(&options::CHECKPOINTING_TOLERABLE_FAILURES),
@@ -108,7 +91,7 @@ impl CheckpointSettings {
             is_incremental: configuration.get(&options::CHECKPOINTING_INCREMENTAL),
             location: checkpoints_location(configuration, job, state_directory),
             savepoint_directory: configuration.get(&options::SAVEPOINT_DIR),
-        })
+        }
     }
 }
 
@@ -135,7 +118,7 @@ mod tests {
     use super::*;
     use crate::base::config::Origin;
 
-    fn settings(values: &[(&str, &str)]) -> Result<CheckpointSettings, JobMasterError> {
+    fn settings(values: &[(&str, &str)]) -> CheckpointSettings {
         let mut configuration = Configuration::default();
         for (key, value) in values {
             configuration.set(&format!("execution.checkpointing.{key}"), value, Origin::Program).unwrap();
@@ -161,15 +144,18 @@ mod tests {
     #[test]
     fn checkpoints_are_in_a_directory_of_the_job() {
         let id = "07".repeat(16);
-        assert_eq!(settings(&[]).unwrap().location.0, format!("/state/checkpoints/{id}"));
-        assert_eq!(settings(&[("dir", "/data/")]).unwrap().location.0, format!("/data/{id}"));
+        assert_eq!(settings(&[]).location.0, format!("/state/checkpoints/{id}"));
+        assert_eq!(settings(&[("dir", "/data/")]).location.0, format!("/data/{id}"));
     }
 
     #[test]
-    fn times_that_are_too_short_are_refused() {
-        let error = settings(&[("interval", "9 ms")]).unwrap_err();
-        assert_eq!(error.to_string(), "\"execution.checkpointing.interval\" is 9 ms: expected at least 10 ms");
-        assert!(settings(&[("timeout", "1 ms")]).is_err());
-        assert_eq!(settings(&[("interval", "10 ms")]).unwrap().interval, Some(DURATION_MIN));
+    fn times_that_are_too_short_are_refused_when_they_are_read() {
+        let set = |key: &str, value: &str| {
+            Configuration::default().set(&format!("execution.checkpointing.{key}"), value, Origin::Dynamic)
+        };
+        let error = set("interval", "9 ms").unwrap_err().to_string();
+        assert!(error.contains("execution.checkpointing.interval") && error.contains("from 10 ms to"), "{error}");
+        assert!(set("timeout", "1 ms").is_err());
+        assert_eq!(settings(&[("interval", "10 ms")]).interval, Some(Duration::from_millis(10)));
     }
 }

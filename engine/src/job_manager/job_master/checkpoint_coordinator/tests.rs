@@ -37,7 +37,7 @@ impl Harness {
             configuration.set(&format!("execution.checkpointing.{key}"), value, Origin::Program).unwrap();
         }
         let id = JobId::from_bytes([7; 16]);
-        let settings = CheckpointSettings::new(&configuration, id, "/state".as_ref()).unwrap();
+        let settings = CheckpointSettings::new(&configuration, id, "/state".as_ref());
         let job = job_graph(id, exchange(2).build(), configuration);
         let mut coordinator = CheckpointCoordinator::new(id, settings);
         coordinator.start(Timestamp(0));
@@ -210,9 +210,10 @@ fn intervals_are_flinks() {
         let pause = format!("{} ms", case["min_pause_ms"].as_u64().unwrap_or(0));
         if case["invalid"] == true {
             let mut configuration = Configuration::default();
-            configuration.set("execution.checkpointing.interval", &interval, Origin::Program).unwrap();
-            let id = JobId::from_bytes([7; 16]);
-            assert!(CheckpointSettings::new(&configuration, id, "/state".as_ref()).is_err(), "{case}");
+            assert!(
+                configuration.set("execution.checkpointing.interval", &interval, Origin::Program).is_err(),
+                "{case}"
+            );
             continue;
         }
         let range = case["first_delay_range_ms"].as_array().unwrap();
@@ -472,7 +473,7 @@ fn a_savepoint_that_a_task_cannot_write_does_not_fail_the_job() {
 fn without_a_directory_no_savepoint_is_taken() {
     let mut harness = Harness::new(&[]);
     harness.coordinator.ask(1, SnapshotRequest::Savepoint(None), harness.now);
-    let message = "no directory for the savepoint: give one, or set execution.checkpointing.savepoint-dir";
+    let message = "no directory for the savepoint: name one (--savepoint DIR), or start the cluster with -D execution.checkpointing.savepoint-dir=DIR";
     assert_eq!(harness.coordinator.take_effects(), [Effect::Answer(1, Err(message.to_owned()))]);
 }
 
