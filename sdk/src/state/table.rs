@@ -18,6 +18,9 @@ use super::wire::KeyBytes;
 const INDEX_BYTES: usize = 8;
 /// A table of more bytes is taken not to fit into the cache of a core.
 const CORE_CACHE_BYTES: usize = 256 << 10;
+/// Bytes of a table for one of what it knows of those that left.
+const LEFT_KEYS_SHARE: usize = 16;
+const LEFT_KEYS_WORDS_MAX: usize = 1 << 20;
 /// No place.
 pub(super) const NOWHERE: u32 = u32::MAX;
 /// Stamp of a place in the slab that holds no entry.
@@ -90,7 +93,41 @@ pub(super) struct Table<E> {
     hand: usize,
     bytes_max: usize,
     is_complete: bool,
+    /// What has left since the table was complete; none: anything may be in the host.
+    left: Option<LeftKeys>,
     pub(super) stats: Rc<CacheStats>,
+}
+
+/// Which hashes have left a table, with some that have not: a Bloom filter whose bits for a hash are in
+/// one word, so that there is one place in memory to wait for.
+struct LeftKeys(Vec<u64>);
+
+impl LeftKeys {
+    /// For a table of so many bytes.
+    fn new(bytes_max: usize) -> Self {
+        let words = (bytes_max / LEFT_KEYS_SHARE / size_of::<u64>()).clamp(1, LEFT_KEYS_WORDS_MAX);
+        Self(vec![0; words.next_power_of_two()])
+    }
+
+    /// The word of a hash, and its bits in there.
+    #[inline]
+    fn place(&self, hash: u32) -> (usize, u64) {
+        let mixed = (u64::from(hash) ^ 0x5bd1_e995).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        let word = (mixed >> 32) as usize & (self.0.len() - 1);
+        (word, 1 << ((mixed >> 20) & 63) | 1 << ((mixed >> 26) & 63))
+    }
+
+    #[inline]
+    fn add(&mut self, hash: u32) {
+        let (word, bits) = self.place(hash);
+        self.0[word] |= bits;
+    }
+
+    #[inline]
+    fn may_have(&self, hash: u32) -> bool {
+        let (word, bits) = self.place(hash);
+        self.0[word] & bits == bits
+    }
 }
 
 /// Mixes the hash of a key with a namespace.
@@ -129,6 +166,7 @@ impl<E: Default> Table<E> {
             hand: 0,
             bytes_max,
             is_complete,
+            left: None,
             stats,
         }
     }
@@ -144,6 +182,13 @@ impl<E: Default> Table<E> {
     /// What is not in the table may be in the host from here on.
     pub(super) fn set_incomplete(&mut self) {
         self.is_complete = false;
+        self.left = None;
+    }
+
+    /// False if the host has nothing under a key of this hash that is not in the table.
+    #[inline]
+    pub(super) fn may_be_in_host(&self, hash: u32) -> bool {
+        !self.is_complete && self.left.as_ref().is_none_or(|left| left.may_have(hash))
     }
 
     /// An entry was asked for.
@@ -365,7 +410,13 @@ impl<E: Default> Table<E> {
             }
             leave(self.hand, entry);
             self.stats.evictions.update(|evictions| evictions + 1);
-            self.is_complete = false;
+            if self.is_complete {
+                self.is_complete = false;
+                self.left = Some(LeftKeys::new(self.bytes_max));
+            }
+            if let Some(left) = &mut self.left {
+                left.add(entry.hash);
+            }
             let place = u32::try_from(self.hand).expect("places are u32");
             self.remove(place);
         }

@@ -446,6 +446,37 @@ fn a_batch_is_read_and_written_by_one_call_each() {
 }
 
 #[test]
+fn the_host_is_asked_for_what_has_left_and_hardly_for_what_never_was() {
+    host::reset();
+    let mut cache = backend(StateKind::Value, 600_000, false).value::<u64>("state");
+    let batch = |cache: &mut ValueCache<u64>, keys: std::ops::Range<u64>, expected: u64| {
+        cache.begin_batch();
+        let keys: Vec<_> = keys.map(u64::to_le_bytes).collect();
+        // Half of them are met without the first pass.
+        let prefetched = keys.iter().filter(|key| key[0] & 1 == 0);
+        prefetched.for_each(|key| cache.prefetch(key_hash(key), b"", |out| out.extend_from_slice(key)));
+        cache.fetch();
+        for key in &keys {
+            let slot = cache.slot(key_hash(key), key, b"");
+            let value = cache.value(slot).get_or_insert(0);
+            assert_eq!(*value, expected);
+            *value += 1;
+        }
+    };
+    for first in (0..20_000).step_by(1000) {
+        batch(&mut cache, first..first + 1000, 0);
+    }
+    let (evictions, misses) = (cache.stats().evictions.get(), cache.stats().misses.get());
+    assert!(10_000 < evictions && misses < 500, "{misses} misses, {evictions} evictions");
+    for round in 1..4 {
+        for first in (0..20_000).step_by(1000) {
+            batch(&mut cache, first..first + 1000, round);
+        }
+    }
+    assert!(20_000 < cache.stats().misses.get());
+}
+
+#[test]
 fn values_end_when_their_time_is_over() {
     for on_read in [false, true] {
         host::reset();

@@ -173,7 +173,7 @@ impl<V: Owned> ValueCache<V> {
     #[inline]
     pub(crate) fn prefetch(&mut self, hash: u32, namespace: &[u8], key: impl FnOnce(&mut Vec<u8>)) {
         let hash = mix(hash, namespace);
-        if self.table.find_hash(hash).is_none() {
+        if self.table.find_hash(hash).is_none() && self.table.may_be_in_host(hash) {
             let mut encoded = std::mem::take(&mut self.scratch);
             encoded.clear();
             key(&mut encoded);
@@ -187,11 +187,11 @@ impl<V: Owned> ValueCache<V> {
 
     /// Ends the first pass: one call that writes what had to leave, one that reads what is missing.
     pub(crate) fn fetch(&mut self) {
-        if self.missing.is_empty() {
-            return;
-        }
         if self.table.is_over() {
             self.make_room();
+        }
+        if self.missing.is_empty() {
+            return;
         }
         let mut missing = std::mem::take(&mut self.missing);
         let mut rest = &missing[..];
@@ -425,7 +425,7 @@ impl<V: Owned> ValueCache<V> {
         if !self.ends.is_empty() || self.time_to_live.is_some() {
             self.ends.resize(self.ends.len().max(place as usize + 1), i64::MAX);
         }
-        if !self.table.is_complete() {
+        if self.table.may_be_in_host(hash) {
             self.read(&[place]);
             if self.table.is_over() && !self.is_crowded {
                 self.is_crowded = true;
