@@ -163,7 +163,7 @@ fi
 # The sysroot is made beside its place and renamed into it, so that it is whole or not there.
 host="$("$debian_rustc" -vV | sed -n 's/^host: //p')"
 mkdir -p "$data_dir"
-made="$(mktemp -d "$data_dir/new.XXXXXX")"
+made="$(mktemp -d -p "$data_dir")"
 mkdir -p "$made/bin" "$made/lib/rustlib/$target/lib"
 cp "$scratch/target/$target/release/deps/"*.rlib "$made/lib/rustlib/$target/lib/"
 ln -s "$("$debian_rustc" --print sysroot)/lib/rustlib/$host" "$made/lib/rustlib/$host"

@@ -128,6 +128,8 @@ where
         let Self { input, trigger, contents, .. } = self;
         let at = (hash, input.key.as_slice());
         let place = Place { hash, key: &input.key, state_window };
+        // If the record is refused, the trigger is not called.
+        trigger.registered = None;
         let added = contents.add(place, record, element.timestamp).and_then(|()| {
             let result =
                 trigger.call(at, window, |trigger, ctx| trigger.on_element(record, element.timestamp, window, ctx));
