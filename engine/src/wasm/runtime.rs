@@ -216,10 +216,7 @@ impl PluginRuntime {
     /// Returns an error if the compiler fails or takes too long.
     pub fn compile(&self, plugin: &AdmittedPlugin) -> Result<Arc<CompiledPlugin>, CompileError> {
         let digest = plugin.digest();
-        let code = self.code(digest, || match self.compiler.load(digest) {
-            Some(code) => Ok(code),
-            None => self.compile_anew(plugin),
-        })?;
+        let code = self.code(digest, || self.compile_anew(plugin))?;
         Ok(self.plugin(digest, &plugin.name, code))
     }
 
@@ -233,10 +230,7 @@ impl PluginRuntime {
     pub fn load(&self, bytes: &[u8], name: &str) -> Result<Arc<CompiledPlugin>, LoadError> {
         self.admission.check_size(bytes, name)?;
         let digest = admission::digest(bytes);
-        let code = self.code(digest, || match self.compiler.load(digest) {
-            Some(code) => Ok(code),
-            None => Ok::<_, LoadError>(self.compile_anew(&self.admit(bytes, name)?)?),
-        })?;
+        let code = self.code(digest, || Ok::<_, LoadError>(self.compile_anew(&self.admit(bytes, name)?)?))?;
         Ok(self.plugin(digest, &admission::shown_name(name), code))
     }
 
@@ -261,7 +255,7 @@ impl PluginRuntime {
         Arc::new(CompiledPlugin { digest, template: Arc::new(template), clock: self.clock.clone(), code })
     }
 
-    /// The code in memory, or what `make` returns; made once for all that wait for it.
+    /// The code in memory or on disk, or what `make` returns; made once for all that wait for it.
     fn code<E>(&self, digest: BlobDigest, make: impl FnOnce() -> Result<PluginCode, E>) -> Result<Arc<PluginCode>, E> {
         let slot = {
             let mut plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
@@ -275,7 +269,10 @@ impl PluginRuntime {
         if let Some(code) = weak.upgrade() {
             return Ok(code);
         }
-        let code = Arc::new(make()?);
+        let code = Arc::new(match self.compiler.load(digest) {
+            Some(code) => code,
+            None => make()?,
+        });
         *weak = Arc::downgrade(&code);
         let recent = &mut self.plugins.lock().unwrap_or_else(PoisonError::into_inner).recent;
         recent.push_back(Arc::clone(&code));
