@@ -1,6 +1,7 @@
 //! What does the engine add to a plain loop? CPU seconds of `engine submit -p 1` of
 //! Nexmark q1, and of a loop that decodes the same file by the same reader, calls the
-//! same guest without an engine, and writes the same rows.
+//! same guest without an engine, and writes the same rows. They run in turn, since the
+//! speed of a machine changes while they do.
 
 mod engine_process;
 mod guest;
@@ -17,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use engine::base::stream_element::{BatchKind, RecordBatch};
-use engine_process::{command, percentile, plugin_path};
+use engine_process::{command, plugin_path};
 use engine_rows::{
     descriptor::TypeDescriptor,
     json::JsonReader,
@@ -25,8 +26,8 @@ use engine_rows::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-const EVENTS: u64 = 500_000;
-const RUNS: usize = 7;
+const EVENTS: u64 = 2_000_000;
+const RUNS: u32 = 7;
 /// As the plugin's source declares it.
 const RECORD: &str = "Event[Bid(Bid{auction:u64,bidder:u64,price:u64,date_time:i64})|*Other]";
 /// Text read at a time, and bytes of rows handed over at a time, as in the engine.
@@ -50,20 +51,16 @@ fn children_cpu_seconds() -> f64 {
     fields[13..15].iter().map(|ticks| ticks.parse::<f64>().expect("a number") / 100.0).sum()
 }
 
-/// CPU seconds of one run of the engine, start-up included, over `RUNS` of them.
+/// CPU seconds of one run of the engine, start-up included.
 fn engine_seconds(input: &Path, output: &Path) -> f64 {
     let plugin = plugin_path("nexmark");
-    let [plugin, input, output] = [&plugin, input, output].map(|path| path.to_str().expect("a UTF-8 path"));
+    let [plugin, input, output_text] = [&plugin, input, output].map(|path| path.to_str().expect("a UTF-8 path"));
+    remove(output);
     let before = children_cpu_seconds();
-    for _ in 0..RUNS {
-        remove(output.as_ref());
-        let args = ["submit", "-p", "1", plugin, "--query", "q1", "--input", input, "--output", output];
-        let status = command(&args).stderr(Stdio::null()).status().expect("the engine starts");
-        assert!(status.success(), "the job failed");
-    }
-    #[expect(clippy::cast_precision_loss, reason = "a handful")]
-    let runs = RUNS as f64;
-    (children_cpu_seconds() - before) / runs
+    let args = ["submit", "-p", "1", plugin, "--query", "q1", "--input", input, "--output", output_text];
+    let status = command(&args).stderr(Stdio::null()).status().expect("the engine starts");
+    assert!(status.success(), "the job failed");
+    children_cpu_seconds() - before
 }
 
 fn remove(directory: &Path) {
@@ -136,20 +133,23 @@ fn events(directory: &Path, count: u64) -> PathBuf {
 fn main() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let input = events(directory, EVENTS);
-    let output = directory.join("plain-rows");
-    let mut plain: Vec<f64> = (0..RUNS).map(|_| plain_loop_seconds(&input, &output)).collect();
-    plain.sort_by(f64::total_cmp);
-    let plain = percentile(&plain, 500);
+    let one = events(directory, 1);
+    let plain_output = directory.join("plain-rows");
     let engine_output = directory.join("engine-rows");
-    let engine = engine_seconds(&input, &engine_output);
-    let start_up = engine_seconds(&events(directory, 1), &engine_output);
+    let mut seconds = [0.0; 3];
+    for _ in 0..RUNS {
+        seconds[0] += plain_loop_seconds(&input, &plain_output);
+        seconds[1] += engine_seconds(&input, &engine_output);
+        seconds[2] += engine_seconds(&one, &engine_output);
+    }
+    let [plain, engine, start_up] = seconds.map(|seconds| seconds / f64::from(RUNS));
     let is_part = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("part-");
     let mut output = fs::read_dir(&engine_output).expect("the engine made it").flatten();
     assert!(!output.any(is_part), "the first event is not a bid");
     remove(&engine_output);
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
     let per_event = |seconds: f64| seconds / EVENTS as f64 * 1e9;
-    println!("Nexmark q1, {EVENTS} events, CPU time, {RUNS} runs");
+    println!("Nexmark q1, {EVENTS} events, CPU time, mean of {RUNS} runs");
     println!("  plain loop        {plain:.3} s  {:.0} ns an event", per_event(plain));
     println!(
         "  engine submit -p 1 {engine:.3} s  {:.0} ns an event, of which start-up {start_up:.3} s",

@@ -21,6 +21,7 @@ pub fn plugin_path(name: &str) -> PathBuf {
 }
 
 /// Values in ascending order; `per_mille` of them are not above the result.
+#[allow(dead_code, reason = "each bench is compiled with this module and uses a part of it")]
 pub fn percentile(sorted: &[f64], per_mille: usize) -> f64 {
     sorted[(sorted.len() * per_mille / 1000).min(sorted.len() - 1)]
 }

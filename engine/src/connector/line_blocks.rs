@@ -5,7 +5,7 @@
 //! its last line ends. So each line of a file is read exactly once, wherever the
 //! chunks begin. The last line counts also without its line end.
 //!
-//! Invariant: `rest` holds no line end.
+//! Invariant: the first `filled` bytes of `buffer` hold no line end.
 
 use std::{
     io::{self, Read},
@@ -51,10 +51,13 @@ enum Skip {
 /// Cuts what is read into blocks of whole lines.
 #[derive(Debug)]
 pub(super) struct LineBlocks {
-    /// Offset of the first byte of `rest`, or of the next byte.
+    /// Offset of the first byte of `buffer`.
     offset: u64,
-    /// The beginning of a line.
-    rest: Vec<u8>,
+    /// The beginning of a line, and behind it what an earlier block left: memory that
+    /// is initialised already can be read into by any reader, in one call.
+    buffer: Vec<u8>,
+    /// Length of that beginning in bytes.
+    filled: usize,
     /// A buffer that was given back, for the next block.
     spare: Vec<u8>,
     /// Lines that start here or behind are not ours.
@@ -76,7 +79,7 @@ impl LineBlocks {
             Some(before) => (before, Skip::ToLineEnd),
         };
         let ended = end.is_some_and(|end| end <= start);
-        Self { offset, rest: Vec::new(), spare: Vec::new(), end, line_bytes_max, skip, ended }
+        Self { offset, buffer: Vec::new(), filled: 0, spare: Vec::new(), end, line_bytes_max, skip, ended }
     }
 
     /// Offset of the first byte that was not given out.
@@ -90,8 +93,7 @@ impl LineBlocks {
     }
 
     /// Takes the buffer of a block for the next one: fresh memory costs more than reading into it.
-    pub(super) fn give_back(&mut self, mut buffer: Vec<u8>) {
-        buffer.clear();
+    pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
         self.spare = buffer;
     }
 
@@ -103,32 +105,50 @@ impl LineBlocks {
         if self.ended {
             return Ok(Block::End);
         }
-        let filled = self.offset + self.rest.len() as u64;
+        let position = self.offset + self.filled as u64;
         let wanted = match self.end {
-            Some(end) => (bytes_max as u64).min(end.saturating_sub(filled) + BEYOND_END_BYTES),
+            Some(end) => (bytes_max as u64).min(end.saturating_sub(position) + BEYOND_END_BYTES),
             None => bytes_max as u64,
         };
-        let read = {
-            // Room for the line end that the last line may lack.
-            let room = usize::try_from(wanted).unwrap_or(bytes_max) + 1;
-            self.rest.reserve(room);
-            let old = self.rest.len();
-            from.take(wanted).read_to_end(&mut self.rest)?;
-            self.rest.len() - old
-        };
-        let at_end = (read as u64) < wanted;
+        let wanted = usize::try_from(wanted).unwrap_or(bytes_max);
+        let read = self.fill(from, wanted)?;
+        let at_end = read < wanted;
         match self.end {
-            Some(end) if at_end && filled + (read as u64) < end => {
+            Some(end) if at_end && position + (read as u64) < end => {
                 Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was read"))
             }
             _ => Ok(self.cut(read, at_end)),
         }
     }
 
+    /// Reads behind what is there until `wanted` bytes came or the end.
+    fn fill(&mut self, from: &mut dyn Read, wanted: usize) -> io::Result<usize> {
+        let room = self.filled + wanted;
+        if self.buffer.len() < room {
+            self.buffer.resize(room, 0);
+        }
+        let start = self.filled;
+        while self.filled < room {
+            match from.read(&mut self.buffer[self.filled..room]) {
+                Ok(0) => break,
+                Ok(read) => self.filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.filled - start)
+    }
+
     /// Takes over bytes of a stream and cuts.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Block {
-        self.rest.extend_from_slice(bytes);
+        self.append(bytes);
         self.cut(bytes.len(), false)
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        self.buffer.truncate(self.filled);
+        self.buffer.extend_from_slice(bytes);
+        self.filled = self.buffer.len();
     }
 
     /// The last line of a stream that ended, if it has no line end.
@@ -136,21 +156,23 @@ impl LineBlocks {
         if self.ended { Block::End } else { self.cut(0, true) }
     }
 
-    /// Cuts behind the last line end. The last `fresh` bytes of `rest` are new.
+    /// Cuts behind the last line end. The last `fresh` bytes are new.
     fn cut(&mut self, fresh: usize, at_end: bool) -> Block {
-        let mut searched = self.rest.len() - fresh;
-        if at_end && self.rest.last().is_some_and(|last| *last != b'\n') {
-            self.rest.push(b'\n');
+        let mut searched = self.filled - fresh;
+        if at_end && self.text().last().is_some_and(|last| *last != b'\n') {
+            self.append(b"\n");
         }
         if self.skip == Skip::ToLineEnd {
-            let Some(line_end) = memchr::memchr(b'\n', &self.rest) else {
-                self.offset += self.rest.len() as u64;
-                self.rest.clear();
+            let Some(line_end) = memchr::memchr(b'\n', self.text()) else {
+                self.offset += self.filled as u64;
+                self.filled = 0;
                 self.ended = at_end;
                 return if at_end { Block::End } else { Block::Pending };
             };
-            self.rest.drain(..=line_end);
-            self.offset += line_end as u64 + 1;
+            let skipped = line_end + 1;
+            self.buffer.copy_within(skipped..self.filled, 0);
+            self.filled -= skipped;
+            self.offset += skipped as u64;
             self.skip = Skip::Nothing;
             searched = 0;
             if self.end.is_some_and(|end| end <= self.offset) {
@@ -163,32 +185,44 @@ impl LineBlocks {
         if cut == 0 {
             return self.without_line(at_end);
         }
-        let mut rest = mem::take(&mut self.spare);
-        rest.extend_from_slice(&self.rest[cut..]);
-        let mut lines = mem::replace(&mut self.rest, rest);
-        lines.truncate(cut);
         let offset = self.offset;
-        self.offset += cut as u64;
-        if self.ended {
-            self.rest.clear();
+        Block::Lines { offset, lines: self.take_lines(cut) }
+    }
+
+    /// What was not given out yet.
+    fn text(&self) -> &[u8] {
+        &self.buffer[..self.filled]
+    }
+
+    /// The first `cut` bytes; what is behind them moves to a buffer of its own.
+    fn take_lines(&mut self, cut: usize) -> Vec<u8> {
+        let mut lines = mem::replace(&mut self.buffer, mem::take(&mut self.spare));
+        let rest = if self.ended { &[] } else { &lines[cut..self.filled] };
+        self.filled = rest.len();
+        if self.buffer.len() < rest.len() {
+            self.buffer.resize(rest.len(), 0);
         }
-        Block::Lines { offset, lines }
+        self.buffer[..rest.len()].copy_from_slice(rest);
+        self.offset += cut as u64;
+        lines.truncate(cut);
+        lines
     }
 
     /// Where the last line ends that is ours; notes if there will be no more.
     fn last_line_end(&mut self, searched: usize) -> Option<usize> {
         let last_byte = self.end.and_then(|end| usize::try_from(end - 1 - self.offset).ok());
+        let text = &self.buffer[..self.filled];
         match last_byte {
             // The line that holds the chunk's last byte is its last line.
-            Some(last_byte) if last_byte < self.rest.len() => {
+            Some(last_byte) if last_byte < text.len() => {
                 let from = last_byte.max(searched);
-                if let Some(line_end) = memchr::memchr(b'\n', &self.rest[from..]) {
+                if let Some(line_end) = memchr::memchr(b'\n', &text[from..]) {
                     self.ended = true;
                     return Some(from + line_end);
                 }
-                self.rest.get(searched..from).and_then(|bytes| memchr::memrchr(b'\n', bytes)).map(|at| searched + at)
+                text.get(searched..from).and_then(|bytes| memchr::memrchr(b'\n', bytes)).map(|at| searched + at)
             }
-            _ => memchr::memrchr(b'\n', &self.rest[searched..]).map(|at| searched + at),
+            _ => memchr::memrchr(b'\n', &text[searched..]).map(|at| searched + at),
         }
     }
 
@@ -196,14 +230,15 @@ impl LineBlocks {
         if at_end {
             return Block::End;
         }
-        if self.rest.len() <= self.line_bytes_max {
+        if self.filled <= self.line_bytes_max {
             return Block::Pending;
         }
-        let head = self.rest[..HEAD_BYTES.min(self.rest.len())].to_vec();
+        let head = self.buffer[..HEAD_BYTES.min(self.filled)].to_vec();
         let offset = self.offset;
-        self.offset += self.rest.len() as u64;
+        self.offset += self.filled as u64;
         // The room goes, too.
-        self.rest = Vec::new();
+        self.buffer = Vec::new();
+        self.filled = 0;
         self.skip = Skip::ToLineEnd;
         Block::LongLine { offset, head }
     }
