@@ -162,6 +162,7 @@ fn what_the_standard_library_lacks_is_told_with_what_to_use_instead() {
     check_row("system-time", &["time not implemented on this platform; plugins have no clock: use the timestamps"]);
     check_row("sleep", &["plugins cannot wait: give the source a rate"]);
     check_row("thread", &["plugins have no threads: raise the parallelism"]);
+    check_row("file", &["plugins open no files and no connections: use a source or sink"]);
 }
 
 #[test]

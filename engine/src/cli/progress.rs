@@ -258,8 +258,11 @@ fn time_and_state(vertex: &VertexSnapshot) -> Vec<String> {
             parts.push(format!("watermark {}", shown.join(", ")));
         }
         if let Some(state) = &operator.state {
-            let (bytes, entries) = (bytes_text(state.bytes), grouped(state.entries));
-            let mut kept = format!("state {bytes} in {entries} entries in the engine");
+            let mut kept = match state.entries {
+                // The bytes of empty tables tell nobody anything.
+                0 => "no state in the engine".to_owned(),
+                entries => format!("state {} in {} entries in the engine", bytes_text(state.bytes), grouped(entries)),
+            };
             let looks = state.cache_hits.saturating_add(state.cache_misses);
             if let Some(permille) = u128::from(state.cache_hits).saturating_mul(1000).checked_div(looks.into()) {
                 let (bytes, entries) = (bytes_text(state.cache_bytes), grouped(state.cache_entries));

@@ -257,8 +257,7 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
         (Some(refused), Some(panic)) => return (GuestFailure::MemoryLimit, format!("{refused}: {panic}")),
         (Some(refused), None) => return (GuestFailure::MemoryLimit, (*refused).to_owned()),
         (None, Some(panic)) => {
-            let hint = hint_of_panic(panic).map_or_else(String::new, |hint| format!("; {hint}"));
-            return (GuestFailure::Panic, format!("{panic}{hint}"));
+            return (GuestFailure::Panic, with_hint((*panic).to_owned()));
         }
         (None, None) => {}
     }
@@ -275,14 +274,21 @@ pub(crate) fn classify(evidence: &CallEvidence<'_>) -> (GuestFailure, String) {
     }
 }
 
-/// What to do instead of something that Rust's standard library does not have in a plugin.
-fn hint_of_panic(panic: &str) -> Option<&'static str> {
+/// Adds what to do instead of something that Rust's standard library does not have in a plugin.
+pub(crate) fn with_hint(message: String) -> String {
     let hints = [
         ("time not implemented on this platform", "plugins have no clock: use the timestamps of records"),
         ("can't sleep", "plugins cannot wait: give the source a rate"),
         ("failed to spawn thread", "plugins have no threads: raise the parallelism of the operator"),
+        (
+            "operation not supported on this platform",
+            "plugins open no files and no connections: use a source or sink, or an artifact that a file source reads",
+        ),
     ];
-    hints.into_iter().find_map(|(said, hint)| panic.contains(said).then_some(hint))
+    match hints.into_iter().find(|(said, _)| message.contains(said)) {
+        Some((_, hint)) => format!("{message}; {hint}"),
+        None => message,
+    }
 }
 
 /// True if the stack that compilers keep in the plugin's memory ran below address 0:

@@ -19,7 +19,7 @@ use super::{
         self, WitBatchKind, WitOperatorContext, WitSourceStatus, WitStatus, WitStreamGraph, WitTakeStatus,
         WitTimeDomain,
     },
-    guest_error::{CallEvidence, MESSAGE_BYTES_MAX, backtrace, classify, cut, escape},
+    guest_error::{CallEvidence, MESSAGE_BYTES_MAX, backtrace, classify, cut, escape, with_hint},
     host::{Host, Reported},
     limits::COMPONENT_HANDLES_MAX,
     ticker::Ticker,
@@ -294,7 +294,7 @@ impl Instance {
     }
 
     fn user_error(&self, entry_point: EntryPoint, node: Option<u32>, message: String) -> GuestError {
-        GuestError { node, ..self.error(GuestFailure::UserError, entry_point, message) }
+        GuestError { node, ..self.error(GuestFailure::UserError, entry_point, with_hint(message)) }
     }
 
     fn export<Params, Return>(&mut self, index: &ComponentExportIndex) -> TypedFunc<Params, Return>

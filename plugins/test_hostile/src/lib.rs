@@ -429,6 +429,7 @@ fn misbehave(at: &str, row: u32) -> Status {
         "system-time" => drop(std::hint::black_box(std::time::SystemTime::now())),
         "sleep" => std::thread::sleep(std::time::Duration::from_millis(1)),
         "thread" => drop(std::thread::spawn(|| ())),
+        "file" => drop(std::fs::read("/etc/hostname").unwrap()),
         "panic-large" => panic!("{}", "x".repeat(10 << 20)),
         "index" => {
             let empty: &[u32] = std::hint::black_box(&[]);

@@ -145,6 +145,9 @@ fn hint(failure: GuestFailure, entry_point: EntryPoint) -> &'static str {
         GuestFailure::UserError if entry_point == EntryPoint::ProcessBatch => {
             "to go on without such rows, set execution.row-errors.policy to skip or dead-letter"
         }
+        GuestFailure::Panic if entry_point == EntryPoint::ProcessBatch => {
+            "if the row caused it, return an error instead of panicking: such rows can be skipped"
+        }
         GuestFailure::UserError
         | GuestFailure::Panic
         | GuestFailure::Trap
