@@ -49,6 +49,8 @@ BENCH_TIME := --warm-up-time 0.5 --measurement-time 1.5 --sample-size 20
 bench: build
 	$(CARGO) bench -p engine-benches $(foreach bench,codec local_edge guest_call operator_chain,--bench $(bench)) -- $(BENCH_TIME)
 	$(CARGO) bench -p engine-benches $(foreach bench,startup end_to_end latency idle_jobs state_backend keyed_operator state_access windows,--bench $(bench))
+	$(CARGO) bench -p engine-benches --bench state_backend -- disk
+	benches/checkpoint_cost.py
 
 bench-flink: build
 	benches/flink/compare.py

@@ -88,6 +88,9 @@ if [ "$check_only" = yes ]; then
     if command -v rustup >/dev/null; then
         say "    rustup target add $target"
     fi
+    if ! command -v rustup >/dev/null; then
+        say "    curl --proto '=https' -sSf https://sh.rustup.rs | sh    (installs rustup, which can add it)"
+    fi
     if command -v apt-get >/dev/null; then
         say "    engine doctor --fix    (or scripts/wasm-target.sh: builds std once with Debian's rustc-web)"
     fi
@@ -108,7 +111,7 @@ fi
 
 # 4. Debian's packages.
 if [ -z "$linker" ]; then
-    say "there is no rust-lld in $sysroot and none in PATH; install lld, or a toolchain of rustup"
+    say "there is no rust-lld in $sysroot and none in PATH; try: rustup toolchain install stable, or apt-get install -y lld"
     exit 1
 fi
 library=/usr/lib/rustlib/src/rust/library
@@ -157,7 +160,7 @@ TOML
 if ! (cd "$scratch/crate" && RUSTC_BOOTSTRAP=1 RUSTC="$debian_rustc" RUSTFLAGS="-C embed-bitcode=yes" \
     CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER="$linker" CARGO_TARGET_DIR="$scratch/target" \
     cargo build --release --target "$target" -Zbuild-std=std,panic_abort >&2); then
-    say "std could not be built; the lines above say why"
+    say "std could not be built; the lines above say why; rustup target add $target helps where its server is in reach"
     exit 1
 fi
 # The sysroot is made beside its place and renamed into it, so that it is whole or not there.

@@ -62,8 +62,10 @@ def fetch_flink():
     if not glob.glob(os.path.join(lib, "flink-dist-*.jar")):
         print(f"fetching apache-flink-libraries {FLINK_VERSION} from PyPI (330 MB, once)", flush=True)
         wheels = os.path.join(WORK, "wheel")
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", wheels,
-                        f"apache-flink-libraries=={FLINK_VERSION}"], check=True)
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", wheels,
+                    f"apache-flink-libraries=={FLINK_VERSION}"]
+        if subprocess.run(download).returncode != 0:
+            sys.exit(f"Flink could not be fetched; the lines above say why. It was tried by: {' '.join(download)}")
         os.makedirs(lib, exist_ok=True)
         [wheel] = glob.glob(os.path.join(wheels, "*.whl"))
         with zipfile.ZipFile(wheel) as archive:
@@ -226,6 +228,9 @@ def main():
         parser.error(f"unknown query {unknown[0]}: use {', '.join(QUERIES)}")
     global CHECKPOINTS
     CHECKPOINTS = arguments.checkpoints
+    missing = [] if arguments.fetch_only else [tool for tool in ("java", "javac") if not shutil.which(tool)]
+    if missing:
+        sys.exit(f"there is no {' and no '.join(missing)}: install a JDK 17, for example `apt-get install openjdk-17-jdk-headless`")
     os.makedirs(WORK, exist_ok=True)
     fetch_flink()
     if arguments.fetch_only:

@@ -40,6 +40,7 @@ mod error;
 mod args;
 pub mod record;
 mod text;
+mod line_reader;
 mod key;
 mod collector;
 mod state;
@@ -103,6 +104,7 @@ pub use crate::{
     },
     key::{KeySelector, KeyWriter},
     keyed_stream::KeyedStream,
+    line_reader::{CsvReader, JsonReader},
     metrics::{Counter, Gauge, Histogram},
     operator::{
         AggregateFunction, BroadcastContext, BroadcastProcessFunction, Context, KeyedBroadcastProcessFunction,
@@ -141,10 +143,10 @@ pub mod prelude {
     pub use crate::TestHarness;
     pub use crate::{
         AggregateFunction, AggregatingState, Args, BroadcastContext, BroadcastProcessFunction, BroadcastState,
-        Collector, Context, ContinuousEventTimeTrigger, CountEvictor, CountTrigger, DataStream, DiscardSink,
-        EventTimeSessionWindows, EventTimeTrigger, Evictor, FileSink, FileSource, GlobalWindows, Keep, Key, KeyWriter,
-        KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction, KeyedStream,
-        ListState, MapState, NexmarkSource, OnTimerContext, OperatorListState, OutputTag, Pair, PrintSink,
+        Collector, Context, ContinuousEventTimeTrigger, CountEvictor, CountTrigger, CsvReader, DataStream, DiscardSink,
+        EventTimeSessionWindows, EventTimeTrigger, Evictor, FileSink, FileSource, GlobalWindows, JsonReader, Keep, Key,
+        KeyWriter, KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedContext, KeyedProcessFunction,
+        KeyedStream, ListState, MapState, NexmarkSource, OnTimerContext, OperatorListState, OutputTag, Pair, PrintSink,
         ProcessFunction, ProcessWindowFunction, ProcessingTimeSessionWindows, ProcessingTimeTrigger, PurgingTrigger,
         ReadOrder, Record, ReducingState, Result, RuntimeContext, SequenceSource, SlidingEventTimeWindows,
         SlidingProcessingTimeWindows, SocketSink, SocketSource, SourceFunction, SourceStatus, StateTtlConfig, States,

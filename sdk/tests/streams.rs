@@ -221,6 +221,31 @@ fn side_outputs_carry_other_types() {
 }
 
 #[test]
+fn text_of_a_stream_is_read_as_json_and_csv_of_records() {
+    let mut harness = TestHarness::of_stream(|lines: DataStream<str>| {
+        let json = JsonReader::<Pair<String, Vec<u64>>>::new().unwrap();
+        let csv = CsvReader::<Pair<u64, String>>::new(b',').unwrap();
+        lines.try_map(move |line| {
+            json.read(line, |outer| {
+                // By the same reader, while the outer record is lent.
+                let ones = json.read("[\"\",[1,1]]", |inner| inner.1)?;
+                csv.read(&outer.0, |row| format!("{} {} {:?} {ones:?}", row.0, row.1, outer.1))
+            })?
+        })
+    })
+    .unwrap();
+    harness.skip_rejected();
+    for line in ["[\"7,seven\",[2,3]]", "[\"seven,7\",[]]", "[\"8,\\\"a,b\\\"\",[]]", "{}"] {
+        harness.push::<str>(line).unwrap();
+    }
+    assert_eq!(harness.records::<String>().unwrap(), ["7 seven [2, 3] [1, 1]", "8 a,b [] [1, 1]"]);
+    let rejected = harness.rejected();
+    assert_eq!(rejected.len(), 2, "{rejected:?}");
+    assert!(rejected[0].contains("\"seven\""), "{rejected:?}");
+    assert_eq!(rejected[1], "column 1: expected an array, found an object");
+}
+
+#[test]
 fn an_error_rejects_its_row() {
     let parse = |lines: DataStream<str>| lines.try_map(|line| Ok(line.parse::<i64>()?)).name("Parse");
     let mut harness = TestHarness::of_stream(parse).unwrap();

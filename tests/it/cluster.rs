@@ -216,3 +216,23 @@ fn a_job_that_waits_for_slots_says_so_and_what_helps() {
     assert!(run(&["cancel", "-m", &cluster.url, &holder]).status.success());
     cluster.await_state(&job, "FINISHED");
 }
+
+#[test]
+fn who_submits_is_told_that_a_socket_cannot_be_read_again() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("counts");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let cluster = Cluster::start(&["--allow-net", &address, "--allow-write", text(directory.path())]);
+    let submit = |settings: &[&str]| {
+        let plugin = plugin("word_count");
+        let program = [text(&plugin), "--socket", &address, "--updates", "--output", text(&output)];
+        let submitted = run(&[&["submit", "-m", &cluster.url, "--detached"], settings, &program].concat());
+        assert!(submitted.status.success(), "{}", describe(&submitted));
+        let job = String::from_utf8_lossy(&submitted.stdout).trim().to_owned();
+        assert!(run(&["cancel", "-m", &cluster.url, &job]).status.success());
+        String::from_utf8_lossy(&submitted.stderr).contains("cannot read its rows again")
+    };
+    assert!(!submit(&[]));
+    assert!(submit(&["-D", "execution.checkpointing.interval=10s"]));
+}

@@ -28,6 +28,32 @@ fn unknown_things_are_refused_with_the_nearest_name() {
     check(&["submit", "no-such-plugin.wasm"], 2, &["no-such-plugin.wasm"]);
 }
 
+/// With `--output json`, a refusal is an object too, with a code that scripts may rely on.
+#[test]
+fn a_script_reads_why_a_plugin_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let not_wasm = directory.path().join("words.wasm");
+    fs::write(&not_wasm, "#!/bin/sh").expect("writable");
+    let nexmark = plugin("nexmark");
+    let cluster = Cluster::start(&[]);
+    let on_cluster = ["--jobmanager", cluster.url.as_str(), "--detached"];
+    let word_count = plugin("word_count");
+    let [output, input] = ["out", "missing.txt"].map(|name| directory.path().join(name));
+    let cases: [(&[&str], &[&str], Option<&str>); 4] = [
+        (&[], &[text(&not_wasm)], Some("not-a-component")),
+        (&[], &[text(&nexmark), "--query", "q99"], Some("user-error")),
+        (&[], &["missing.wasm"], None),
+        (&on_cluster, &[text(&word_count), "--input", text(&input), "--output", text(&output)], None),
+    ];
+    for (options, arguments, code) in cases {
+        let refused = run(&[&["submit", "--output", "json"], options, arguments].concat());
+        let line = check_failure(&refused, 2, &[]);
+        let answer: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
+        assert_eq!(answer["code"].as_str(), code, "{answer}");
+        assert_eq!(answer["error"].as_str(), line.strip_prefix("error: "), "{answer}");
+    }
+}
+
 /// Like mistakes have like exit codes, with and without a JobManager: what can be
 /// known before the job runs is bad usage.
 #[test]

@@ -140,7 +140,7 @@ fn operators_that_move_lose_what_their_source_and_sink_keep() {
     let compared = |old: &str, new: &str, flags: &[&str]| {
         let (old, new) = (plugin(old), plugin(new));
         let program = [text(&new), "--input", "in", "--output", "out"];
-        run(&[&["check", "--upgrade-from", text(&old)], flags, &program].concat())
+        run(&[&["check"], flags, &[text(&old)], &program].concat())
     };
     // One has uids, the other has not.
     for (old, new) in [("running_counts", "word_count"), ("word_count", "running_counts")] {

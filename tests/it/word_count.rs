@@ -1,8 +1,8 @@
 //! Word count against a single-threaded model.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, io::Write, process::Stdio};
 
-use engine_tests::{describe, plugin, run, sorted_rows, submit, text};
+use engine_tests::{describe, engine, plugin, run, sorted_rows, submit, text};
 
 /// Rows `word,count` of a text, sorted bytewise.
 pub(crate) fn model(text: &str) -> Vec<Vec<u8>> {
@@ -31,6 +31,32 @@ fn counts_equal_the_model_at_each_parallelism() {
         submit(parallelism, "word_count", &["--input", text(&input), "--output", text(&output)]);
         assert!(sorted_rows(&output) == expected, "parallelism {parallelism} differs from the model");
     }
+}
+
+#[test]
+fn standard_input_is_counted_as_a_file_is() {
+    let mut lines = Vec::new();
+    engine_benches::write_words(20_000, 11, &mut lines).expect("writing to memory does not fail");
+    // A character, and a line, that come in two pieces.
+    lines.extend_from_slice("bär last line".as_bytes());
+    let expected = model(std::str::from_utf8(&lines).expect("UTF-8"));
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("counts");
+    let mut engine = engine()
+        .args(["submit", "-p", "2"])
+        .arg(plugin("word_count"))
+        .args(["--stdin", "--output", text(&output)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the engine starts");
+    let mut input = engine.stdin.take().expect("piped");
+    let (first, rest) = lines.split_at(lines.len() - 11);
+    input.write_all(first).and_then(|()| input.flush()).expect("the engine reads");
+    input.write_all(rest).expect("the engine reads");
+    drop(input);
+    assert!(engine.wait().expect("it ends").success());
+    assert!(sorted_rows(&output) == expected, "the counts differ from the model");
 }
 
 #[test]

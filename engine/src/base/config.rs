@@ -692,7 +692,6 @@ pub mod options {
         JOB_STORE_CACHE_SIZE: MemorySize = "jobstore.cache-size", "50 mb", "Memory for finished jobs.";
         JOB_STORE_EXPIRATION: Duration as super::parse_seconds = "jobstore.expiration-time", "3600", "Time for which finished jobs are shown; a bare number counts seconds.";
         EXCEPTION_HISTORY: u32 where UP_TO_1000 = "web.exception-history-size", "16", "Failures kept for each job.";
-        METRICS_INTERVAL: Duration = "metrics.fetcher.update-interval", "10 s", "Time between two updates of metrics in REST.";
         REST_ADDRESS: String = "rest.bind-address", "127.0.0.1", "Address that REST listens on.";
         REST_PORT: u32 where PORTS = "rest.port", "8081", "Port that REST listens on; 0: any.";
         JOB_MANAGER_URL: Option<String> = "rest.address", "(none)", "Where a JobManager's REST is reached, for example http://127.0.0.1:8081.";

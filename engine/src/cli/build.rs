@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use serde_json::Value;
 
-use super::{CliError, Outcome, progress, wasm_target};
+use super::{CliError, GlobalOptions, Outcome, Output, progress, settings, wasm_target};
 use crate::{
     base::config::Configuration,
     client::{ClientError, program::read_plugin},
@@ -28,7 +28,8 @@ pub(crate) struct BuildOptions {
     dir: PathBuf,
 }
 
-pub(crate) fn run(build: &BuildOptions) -> Outcome {
+pub(crate) fn run(build: &BuildOptions, global: &GlobalOptions) -> Outcome {
+    let configuration = settings::load(global, &settings::ExplicitSettings::default())?;
     let manifest = build.dir.join("Cargo.toml");
     if !manifest.is_file() {
         return Err(CliError::usage(anyhow::anyhow!(
@@ -58,17 +59,19 @@ pub(crate) fn run(build: &BuildOptions) -> Outcome {
     std::fs::copy(&built, &laid).map_err(|error| {
         CliError::failed(anyhow::anyhow!("could not copy {} to {}: {error}", built.display(), laid.display()))
     })?;
-    admit(&laid, &file_name)?;
+    admit(&laid, &file_name, &configuration)?;
     let size = std::fs::metadata(&laid)?.len();
-    super::print(&format!("{} ({})", laid.display(), progress::bytes_text(size)))
+    match global.output {
+        Output::Json => super::print_json(&serde_json::json!({ "plugin": laid, "bytes": size })),
+        Output::Text => super::print(&format!("{} ({})", laid.display(), progress::bytes_text(size))),
+    }
 }
 
 /// Tells at once if what was built is no plugin.
-fn admit(path: &Path, name: &str) -> Result<(), CliError> {
-    let configuration = Configuration::default();
-    let content = read_plugin(path, &configuration)?;
+fn admit(path: &Path, name: &str, configuration: &Configuration) -> Result<(), CliError> {
+    let content = read_plugin(path, configuration)?;
     let runtime =
-        PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
+        PluginRuntime::new(PluginRuntimeConfig::from_configuration(configuration)).map_err(ClientError::from)?;
     runtime.admit(&content, name).map_err(ClientError::from)?;
     Ok(())
 }

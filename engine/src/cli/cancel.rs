@@ -2,7 +2,9 @@
 
 use clap::Args;
 
-use super::{CliError, GlobalOptions, JobManagerOption, Outcome, list, settings};
+use serde_json::json;
+
+use super::{CliError, GlobalOptions, JobManagerOption, Outcome, Output, list, settings};
 use crate::{
     base::{config::options, status::JobStatus},
     client::job_client::JobClient,
@@ -26,7 +28,10 @@ pub(crate) fn run(cancel: &CancelOptions, global: &GlobalOptions) -> Outcome {
     let job = rest.find_job(&cancel.job)?;
     rest.cancel(job)?;
     if cancel.no_wait {
-        return super::print(&format!("job {job} is being cancelled"));
+        return match global.output {
+            Output::Json => super::print_json(&json!({ "job-id": job, "status": JobStatus::Canceling.to_string() })),
+            Output::Text => super::print(&format!("job {job} is being cancelled")),
+        };
     }
     let configuration = settings::load(global, &settings::ExplicitSettings::default())?;
     let client = JobClient::Remote {
@@ -37,6 +42,9 @@ pub(crate) fn run(cancel: &CancelOptions, global: &GlobalOptions) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let snapshot = runtime.block_on(client.await_termination(job))?;
     match snapshot.status {
+        JobStatus::Canceled if global.output == Output::Json => {
+            super::print_json(&json!({ "job-id": job, "status": snapshot.status.to_string() }))
+        }
         JobStatus::Canceled => super::print(&format!("job {job} is {}", snapshot.status)),
         status => Err(CliError::failed(anyhow::anyhow!("job {job} ended as {status} before it could be cancelled"))),
     }

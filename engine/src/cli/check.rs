@@ -1,7 +1,7 @@
 //! `engine check`: whether a plugin can run, and whether it can go on from the state of an
 //! older version of it or of a savepoint. Nothing runs but `plan`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
@@ -32,7 +32,7 @@ use crate::{
         Examples:\n  \
         engine check words.wasm\n  \
         engine check words.wasm --input access.log --output counts\n  \
-        engine check --upgrade-from words-1.wasm words-2.wasm --input access.log --output counts\n  \
+        engine check words-1.wasm words-2.wasm --input access.log --output counts\n  \
         engine check --upgrade-from words-1.wasm --old-args '--input access.log' words-2.wasm --lines access.log\n  \
         engine check --savepoint /savepoints/savepoint-1f9d3a-7c1d words-2.wasm --input access.log --output counts"
 )]
@@ -56,7 +56,8 @@ pub(crate) struct CheckOptions {
     plugin_and_args: Vec<String>,
 }
 
-pub(crate) fn run(check: &CheckOptions, global: &GlobalOptions) -> Outcome {
+pub(crate) fn run(mut check: CheckOptions, global: &GlobalOptions) -> Outcome {
+    check.take_two_plugins();
     let configuration = settings::load(global, &check.program.settings())?;
     logging::start(global, "warn", None)?;
     let plugins =
@@ -105,6 +106,15 @@ pub(crate) fn run(check: &CheckOptions, global: &GlobalOptions) -> Outcome {
 }
 
 impl CheckOptions {
+    /// Two plugins, one behind the other, are an old version and a new one.
+    fn take_two_plugins(&mut self) {
+        let is_plugin = |argument: &String| argument.ends_with(".wasm") && Path::new(argument).is_file();
+        let are_two = self.plugin_and_args.get(1).is_some_and(is_plugin);
+        if are_two && self.upgrade_from.is_none() && self.savepoint.is_none() {
+            self.upgrade_from = Some(self.plugin_and_args.remove(0).into());
+        }
+    }
+
     /// Admission, and, if arguments were given, the program's plan.
     fn run_alone(&self, configuration: &Configuration, plugins: &PluginRuntime, output: Output) -> Outcome {
         let (plugin, args) = self.plugin_and_args.split_first().expect("the command line demands a plugin");

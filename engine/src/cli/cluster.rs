@@ -26,7 +26,7 @@ use crate::{
     graph::job_graph::JobGraph,
     job_manager::blob_store::BlobStore,
     mini_cluster::{MiniCluster, Storage},
-    rest::{Blobs, PlanRequest, Programs, RestServices, log_buffer::LogBuffer, server::RestServer},
+    rest::{Blobs, PlanRequest, ProgramError, Programs, RestServices, log_buffer::LogBuffer, server::RestServer},
     wasm::{PluginRuntime, PluginRuntimeConfig},
 };
 
@@ -178,6 +178,10 @@ fn in_a_line(error: impl Into<anyhow::Error>) -> String {
     format!("{:#}", error.into())
 }
 
+fn program_error(error: ClientError) -> ProgramError {
+    ProgramError { code: error.code().map(str::to_owned), message: in_a_line(error) }
+}
+
 impl Blobs for ClusterBlobs {
     fn put(&self, bytes: &[u8]) -> Result<BlobDigest, String> {
         self.0.put(bytes).map_err(in_a_line)
@@ -205,17 +209,17 @@ impl SandboxPrograms {
 }
 
 impl Programs for SandboxPrograms {
-    fn admit(&self, plugin: &[u8], name: &str) -> Result<(), String> {
-        self.plugins.admit(plugin, name).map(drop).map_err(in_a_line)
+    fn admit(&self, plugin: &[u8], name: &str) -> Result<(), ProgramError> {
+        self.plugins.admit(plugin, name).map(drop).map_err(|error| program_error(error.into()))
     }
 
-    fn describe(&self, plugin: &[u8], name: &str) -> Result<String, String> {
-        let program = self.load(plugin, name).map_err(in_a_line)?;
-        program.describe(&self.configuration).map_err(in_a_line)
+    fn describe(&self, plugin: &[u8], name: &str) -> Result<String, ProgramError> {
+        let program = self.load(plugin, name).map_err(program_error)?;
+        program.describe(&self.configuration).map_err(program_error)
     }
 
-    fn plan(&self, request: PlanRequest) -> Result<JobGraph, String> {
-        let program = self.load(&request.plugin, &request.plugin_name).map_err(in_a_line)?;
+    fn plan(&self, request: PlanRequest) -> Result<JobGraph, ProgramError> {
+        let program = self.load(&request.plugin, &request.plugin_name).map_err(program_error)?;
         let mut configuration = request.configuration;
         configuration.remove(|key| Scope::of(key) == Scope::Owner);
         configuration.merge(&self.configuration);
@@ -227,6 +231,6 @@ impl Programs for SandboxPrograms {
             site: Site::Here,
             artifacts: request.artifacts,
         });
-        planned.map(|planned| planned.job_graph).map_err(in_a_line)
+        planned.map(|planned| planned.job_graph).map_err(program_error)
     }
 }

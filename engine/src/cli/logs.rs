@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 use clap::Args;
 use serde_json::Value;
 
-use super::{CliError, GlobalOptions, JobManagerOption, Outcome, list};
+use super::{CliError, GlobalOptions, JobManagerOption, Outcome, Output, list};
 use crate::client::rest_client::RestClient;
 
 /// Between two looks with `--follow`.
@@ -26,6 +26,9 @@ pub(crate) struct LogsOptions {
 }
 
 pub(crate) fn run(logs: &LogsOptions, global: &GlobalOptions) -> Outcome {
+    if logs.follow && global.output == Output::Json {
+        return Err(CliError::usage(anyhow::anyhow!("--follow prints lines as they come: leave --output json out")));
+    }
     let client = list::client(&logs.job_manager, global)?;
     let job = logs.job.as_deref().map(|job| client.find_job(job)).transpose()?;
     let path = match job {
@@ -33,14 +36,19 @@ pub(crate) fn run(logs: &LogsOptions, global: &GlobalOptions) -> Outcome {
         None => "/jobmanager/log".to_owned(),
     };
     let text = client.get_text(&path)?;
+    let failures = match job {
+        Some(job) => failures(&client.get(&format!("/jobs/{job}/exceptions"))?),
+        None => Vec::new(),
+    };
+    if global.output == Output::Json {
+        let lines: Vec<&str> = text.lines().collect();
+        return super::print_json(&serde_json::json!({ "lines": lines, "failures": failures }));
+    }
     if !text.is_empty() {
         super::print(text.trim_end())?;
     }
-    if let Some(job) = job {
-        let answer = client.get(&format!("/jobs/{job}/exceptions"))?;
-        for failure in failures(&answer) {
-            super::print(&failure)?;
-        }
+    for failure in failures {
+        super::print(&failure)?;
     }
     if logs.follow { follow(&client, &path, &text) } else { Ok(()) }
 }

@@ -226,17 +226,17 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     if global.failpoints
         && let Err(problem) = failpoint::turn_on(&std::env::var(failpoint::VARIABLE).unwrap_or_default())
     {
-        return report(&anyhow::anyhow!(problem), 2);
+        return report(&anyhow::anyhow!(problem), 2, Output::Text);
     }
     let outcome = match cli.verb {
         Verb::Submit(options) => submit::run(options, global),
         Verb::Plan(options) => plan::run(options, global),
         Verb::Inspect(options) => inspect::run(&options, global),
-        Verb::New(options) => new::run(&options),
-        Verb::Build(options) => build::run(&options),
-        Verb::Check(options) => check::run(&options, global),
+        Verb::New(options) => new::run(&options, global),
+        Verb::Build(options) => build::run(&options, global),
+        Verb::Check(options) => check::run(options, global),
         Verb::Upgrade(options) => upgrade::run(&options, global),
-        Verb::Doctor(options) => doctor::run(&options),
+        Verb::Doctor(options) => doctor::run(&options, global),
         Verb::Cluster(options) => cluster::run(options, global),
         Verb::List(options) => list::run(&options, global),
         Verb::Status(options) => status::run(&options, global),
@@ -248,20 +248,27 @@ pub fn run_with(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     };
     match outcome {
         Ok(()) => 0,
-        Err(CliError::Usage(error)) => report(&error, 2),
-        Err(CliError::Failed(error)) => report(&error, 1),
+        Err(CliError::Usage(error)) => report(&error, 2, global.output),
+        Err(CliError::Failed(error)) => report(&error, 1, global.output),
         Err(CliError::Exit(code)) => code,
     }
 }
 
-/// Prints an error with its causes, once, in a line.
-fn report(error: &anyhow::Error, code: u8) -> u8 {
+/// Prints an error with its causes, once, in a line. Who asked for JSON gets what was refused
+/// as an object, too: nothing else was printed then.
+fn report(error: &anyhow::Error, exit_code: u8, output: Output) -> u8 {
+    let code = error.downcast_ref().and_then(ClientError::code);
+    let is_refused = exit_code == 2 || code.is_some();
+    if output == Output::Json && is_refused {
+        // The code says already that it failed.
+        if print_json(&serde_json::json!({ "error": format!("{error:#}"), "code": code })).is_err() {}
+    }
     let closed_pipe =
         error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe);
     if !closed_pipe {
         say(&format!("error: {error:#}"));
     }
-    code
+    exit_code
 }
 
 /// Tells the user something beside the result.

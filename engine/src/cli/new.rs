@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::{CliError, Outcome};
+use super::{CliError, GlobalOptions, Outcome, Output, settings};
 
 /// `engine new`.
 #[derive(Debug, Args)]
@@ -45,7 +45,9 @@ const README: &str = include_str!("templates/README.md.txt");
 /// Directory of the sources that this program was built from.
 const OWN_SOURCES: &str = env!("CARGO_MANIFEST_DIR");
 
-pub(crate) fn run(new: &NewOptions) -> Outcome {
+pub(crate) fn run(new: &NewOptions, global: &GlobalOptions) -> Outcome {
+    // None of it matters here; what is wrong in it should still be told.
+    settings::load(global, &settings::ExplicitSettings::default())?;
     let name = crate_name(&new.path).map_err(CliError::usage)?;
     let is_used = new.path.read_dir().is_ok_and(|mut entries| entries.next().is_some()) || new.path.is_file();
     if is_used {
@@ -70,6 +72,9 @@ pub(crate) fn run(new: &NewOptions) -> Outcome {
             .map_err(|error| CliError::failed(anyhow::anyhow!("could not write {}: {error}", path.display())))?;
     }
     super::say(&format!("The crate uses the SDK {}; --sdk DIR chooses another.", sdk.shown()));
+    if global.output == Output::Json {
+        return super::print_json(&serde_json::json!({ "crate": new.path, "sdk": sdk.shown() }));
+    }
     let shown = new.path.display();
     super::print(&format!(
         "{shown} is a plugin. Next:\n  cd {shown}\n  cargo test\n  engine build\n  engine submit {}.wasm --input FILE",
@@ -143,7 +148,14 @@ mod tests {
         for template in [Template::WordCount, Template::Lines] {
             let path = directory.path().join(format!("my-{template:?}").to_lowercase());
             let new = NewOptions { template, sdk: None, path: path.clone() };
-            assert!(run(&new).is_ok());
+            let global = GlobalOptions {
+                config: None,
+                dynamic: Vec::new(),
+                output: Output::Text,
+                log_level: None,
+                failpoints: false,
+            };
+            assert!(run(&new, &global).is_ok());
             for file in ["Cargo.toml", "README.md", "src/lib.rs"] {
                 let text = std::fs::read_to_string(path.join(file)).expect("written");
                 assert!(!text.contains("{{"), "{file}: {text}");
@@ -152,7 +164,7 @@ mod tests {
             let manifest: toml::Table = manifest.parse().expect("TOML");
             let sdk = manifest["dependencies"]["engine-sdk"]["path"].as_str().expect("a path");
             assert!(Path::new(sdk).join("src/lib.rs").is_file());
-            assert!(matches!(run(&new), Err(CliError::Usage(_))), "nothing is overwritten");
+            assert!(matches!(run(&new, &global), Err(CliError::Usage(_))), "nothing is overwritten");
         }
     }
 

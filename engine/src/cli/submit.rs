@@ -40,9 +40,11 @@ use crate::{
         program::{PlannedJob, Program, Submission, read_plugin},
         rest_client::{RestClient, SentFile},
     },
+    connector,
     graph::{
         job_graph::{Artifact, JobGraph},
         job_graph_codec, slot_sharing,
+        stream_graph::Operator,
     },
     job_manager::blob_store::BlobStore,
     mini_cluster::Storage,
@@ -52,8 +54,6 @@ use crate::{
 
 /// Exit code after a second request to end: 128 and the number of SIGINT, as shells have it.
 pub(crate) const INTERRUPTED: u8 = 130;
-/// Heartbeats, which carry the numbers of progress, in a process that has nobody else to burden.
-const EMBEDDED_HEARTBEAT: &str = "1 s";
 /// Threads of the control plane; tasks have their own.
 const CONTROL_THREADS: usize = 2;
 
@@ -249,7 +249,7 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
     }
     let allow = submit.allow_non_restored_state.then_some(true);
     explicit.add("--allow-non-restored-state", &options::RECOVERY_IGNORE_UNCLAIMED, allow);
-    let mut configuration = settings::load(global, &explicit)?;
+    let configuration = settings::load(global, &explicit)?;
     logging::start(global, "warn", None)?;
     if submit.print_config && submit.plugin_and_args.is_empty() {
         return settings::print_effective(&configuration, global.output);
@@ -267,12 +267,6 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
         )));
     }
     let site = if remote { Site::Elsewhere } else { Site::Here };
-    if !remote {
-        // Weaker than all that the user says.
-        configuration
-            .set(options::HEARTBEAT_INTERVAL.key, EMBEDDED_HEARTBEAT, Origin::Default)
-            .map_err(CliError::failed)?;
-    }
     let plugins =
         PluginRuntime::new(PluginRuntimeConfig::from_configuration(&configuration)).map_err(ClientError::from)?;
     let job = submit.job_id.unwrap_or_else(JobId::random);
@@ -394,6 +388,7 @@ async fn submit_remotely(prepared: Prepared, configuration: &Configuration, deta
     warn_of_owner_settings(configuration);
     let rest = RestClient::new(configuration)?;
     let Prepared { planned: PlannedJob { job_graph, .. }, program, artifacts } = prepared;
+    warn_of_lost_rows(&job_graph);
     let encoded = Bytes::from(job_graph_codec::encode(&job_graph).map_err(CliError::failed)?);
     let plugin = SentFile { name: program.name, content: program.content };
     let job = job_graph.job_id;
@@ -415,6 +410,24 @@ async fn submit_remotely(prepared: Prepared, configuration: &Configuration, deta
     let client = JobClient::Remote { rest, retries_max, retry_delay };
     let snapshot = watch(&client, job, EndRequests::of_client()?, &Clock::System).await?;
     conclude(&snapshot, output)
+}
+
+/// Exactly once ends where rows cannot be read again. Who submits should know, not only the JobManager's log.
+fn warn_of_lost_rows(job_graph: &JobGraph) {
+    if job_graph.configuration.get(&options::CHECKPOINTING_INTERVAL).is_none() {
+        return;
+    }
+    for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {
+        if let Operator::Source(source) = &operator.node.operator
+            && !connector::can_replay(&source.name)
+        {
+            say(&format!(
+                "warning: source \"{}\" cannot read its rows again: despite checkpoints, a failure loses those that \
+                 it read since the latest one",
+                operator.node.name
+            ));
+        }
+    }
 }
 
 /// The owner of a JobManager decides over its process. How its REST is reached is the client's.
@@ -616,7 +629,7 @@ mod tests {
         let (mut stored, mut given) = (Configuration::default(), Configuration::default());
         stored.set(options::PARALLELISM.key, "2", Origin::CommandLine).unwrap();
         given.set(options::PARALLELISM.key, "2", Origin::CommandLine).unwrap();
-        given.set(options::HEARTBEAT_INTERVAL.key, EMBEDDED_HEARTBEAT, Origin::Default).unwrap();
+        given.set(options::HEARTBEAT_INTERVAL.key, "1 s", Origin::Default).unwrap();
         assert!(changed_settings(&stored, &given).is_empty());
         given.set(options::PARALLELISM.key, "4", Origin::CommandLine).unwrap();
         given.set(options::CHECKPOINTING_INTERVAL.key, "1 s", Origin::Dynamic).unwrap();

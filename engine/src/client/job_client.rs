@@ -169,7 +169,7 @@ mod tests {
         let outcome = submit_with_retries(&rest, retries_max, Duration::ZERO, move |_| {
             match script.lock().expect("no panic").pop().expect("an answer") {
                 202 => Ok(()),
-                status => Err(RestClientError::Refused { status, messages: Vec::new() }),
+                status => Err(RestClientError::Refused { status, messages: Vec::new(), code: None }),
             }
         });
         let status = outcome.await.err().and_then(|error| error.status());

@@ -101,6 +101,20 @@ impl From<LoadError> for ClientError {
 }
 
 impl ClientError {
+    /// Why a plugin or its program is refused: stable, for scripts; none for what has no name.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Admission(error) => Some(error.code()),
+            Self::Program(error) => Some(error.failure.code()),
+            Self::Rest(RestClientError::Refused { code, .. }) => code.as_deref(),
+            Self::Compile(_) => Some("not-compiled"),
+            Self::InvalidGraph(_) => Some("invalid-graph"),
+            Self::Connector { .. } => Some("connector"),
+            Self::Grant(_) => Some("not-granted"),
+            _ => None,
+        }
+    }
+
     /// True if what the user wrote is at fault, and nothing was run.
     pub fn is_usage(&self) -> bool {
         match self {

@@ -4,6 +4,7 @@
 use std::{io, time::Duration};
 
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use ureq::{Agent, Body, http::Response};
 
@@ -59,6 +60,8 @@ pub enum RestClientError {
         status: u16,
         /// What it says.
         messages: Vec<String>,
+        /// Why a plugin is refused, for scripts.
+        code: Option<String>,
     },
     /// Somebody else answers there, or another version.
     #[error("what answers at {url} is no JobManager of this version: {problem}")]
@@ -113,6 +116,14 @@ impl RestClientError {
     }
 }
 
+/// The body of a refusal.
+#[derive(Deserialize)]
+struct Refusal {
+    errors: Vec<String>,
+    #[serde(default)]
+    code: Option<String>,
+}
+
 /// A file that is sent.
 #[derive(Clone, Debug)]
 pub struct SentFile {
@@ -137,7 +148,7 @@ impl RestClient {
     /// Returns an error if `rest.address` is no HTTP address.
     pub fn new(configuration: &Configuration) -> Result<Self, RestClientError> {
         let url = match configuration.get(&options::JOB_MANAGER_URL) {
-            Some(url) => normalized(&url)?,
+            Some(url) => normalized(&url, configuration.get(&options::REST_PORT))?,
             None => format!("http://{DEFAULT_HOST}:{}", configuration.get(&options::REST_PORT)),
         };
         let agent = Agent::config_builder()
@@ -184,14 +195,12 @@ impl RestClient {
         if (200..300).contains(&status) {
             return Ok(body);
         }
-        let messages: Vec<String> = serde_json::from_slice::<Value>(&body)
-            .ok()
-            .and_then(|body| serde_json::from_value(body.get("errors")?.clone()).ok())
-            .ok_or_else(|| RestClientError::Unexpected {
-                url,
-                problem: format!("it answers with the status {status}"),
-            })?;
-        Err(RestClientError::Refused { status, messages })
+        let refusal = serde_json::from_slice::<Refusal>(&body);
+        let Refusal { errors: messages, code } = refusal.map_err(|_| RestClientError::Unexpected {
+            url,
+            problem: format!("it answers with the status {status}"),
+        })?;
+        Err(RestClientError::Refused { status, messages, code })
     }
 
     fn json(&self, action: &str, result: Result<Response<Body>, ureq::Error>) -> Result<Value, RestClientError> {
@@ -487,10 +496,18 @@ fn multipart(boundary: &str, parts: &[Part]) -> Vec<u8> {
     body
 }
 
-/// An address with scheme and without a slash at the end.
-fn normalized(url: &str) -> Result<String, RestClientError> {
+/// An address with scheme and without a slash at the end. A host alone, as `rest.address` of Flink
+/// is, is taken with the port.
+fn normalized(url: &str, port: u32) -> Result<String, RestClientError> {
     let bad = || RestClientError::BadUrl(url.to_owned());
-    let with_scheme = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    let is_host = !url.contains(['/', ':']);
+    let with_scheme = if url.contains("://") {
+        url.to_owned()
+    } else if is_host {
+        format!("http://{url}:{port}")
+    } else {
+        format!("http://{url}")
+    };
     let uri: ureq::http::Uri = with_scheme.trim_end_matches('/').parse().map_err(|_| bad())?;
     let plain = uri.scheme_str() == Some("http") && uri.host().is_some_and(|host| !host.is_empty());
     if !plain || uri.query().is_some() {
@@ -506,14 +523,15 @@ mod tests {
     #[test]
     fn addresses_need_neither_scheme_nor_slash() {
         for (given, expected) in [
-            ("localhost:8081", "http://localhost:8081"),
+            ("localhost:8082", "http://localhost:8082"),
+            ("localhost", "http://localhost:8081"),
             ("http://127.0.0.1:9/", "http://127.0.0.1:9"),
             ("http://proxy/engine/", "http://proxy/engine"),
         ] {
-            assert_eq!(normalized(given).expect("an address"), expected);
+            assert_eq!(normalized(given, 8081).expect("an address"), expected);
         }
         for bad in ["", "https://x", "ftp://x", "http://", "a b", "http://x?y=1"] {
-            let error = normalized(bad).expect_err("no address");
+            let error = normalized(bad, 8081).expect_err("no address");
             assert!(error.to_string().contains("is no address of a JobManager"), "{bad}");
         }
     }

@@ -167,6 +167,11 @@ enum SinkConnector {
 
 const SINKS: [&str; 4] = ["file", "print", "socket", "discard"];
 
+/// True for sources that can read their rows again after a failure.
+pub fn can_replay(source: &str) -> bool {
+    !matches!(source, "socket" | "stdin")
+}
+
 /// True for sinks that commit in two phases: what they have ready is kept in checkpoints until it is visible.
 pub fn keeps_output(sink: &str) -> bool {
     sink == "file"

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::stream_graph::{Operator, Partitioner, StreamEdge, StreamNode};
+use super::stream_graph::{Partitioner, StreamEdge, StreamNode};
 use crate::base::{
     config::Configuration,
     ids::{BlobDigest, GraphDigest, IntermediateDataSetId, JobId, JobVertexId, OperatorId},
@@ -102,11 +102,6 @@ impl JobVertex {
     /// The chain's head.
     pub fn head(&self) -> &ChainedOperator {
         self.operators.first().expect("a vertex has at least one operator")
-    }
-
-    /// The operators that have a coordinator in the JobMaster: native sources.
-    pub fn coordinated(&self) -> impl Iterator<Item = &ChainedOperator> {
-        self.operators.iter().filter(|operator| matches!(operator.node.operator, Operator::Source(_)))
     }
 }
 

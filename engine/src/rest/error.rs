@@ -1,4 +1,5 @@
-//! Errors of REST: Flink's status codes and its body, `{"errors": [...]}`.
+//! Errors of REST: Flink's status codes and its body, `{"errors": [...]}`, with a stable
+//! code beside it where a plugin is refused.
 
 use axum::{
     Json,
@@ -7,6 +8,7 @@ use axum::{
 };
 use serde_json::json;
 
+use super::ProgramError;
 use crate::{base::status::JobStatus, protocol::dispatcher::DispatcherError};
 
 /// A request that is not served.
@@ -16,12 +18,14 @@ pub struct RestError {
     pub status: StatusCode,
     /// What the client reads, one or more sentences.
     pub messages: Vec<String>,
+    /// Why a plugin is refused, for scripts, such as "forbidden-import".
+    pub code: Option<String>,
 }
 
 impl RestError {
     /// An error with one message.
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, messages: vec![message.into()] }
+        Self { status, messages: vec![message.into()], code: None }
     }
 
     /// 400: a parameter, body or part that is not valid.
@@ -64,9 +68,26 @@ impl From<DispatcherError> for RestError {
     }
 }
 
+/// What the request asks for is refused.
+impl From<String> for RestError {
+    fn from(message: String) -> Self {
+        Self::bad_request(message)
+    }
+}
+
+impl From<ProgramError> for RestError {
+    fn from(error: ProgramError) -> Self {
+        Self { code: error.code, ..Self::bad_request(error.message) }
+    }
+}
+
 impl IntoResponse for RestError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(json!({ "errors": self.messages }))).into_response();
+        let mut body = json!({ "errors": self.messages });
+        if let Some(code) = self.code {
+            body["code"] = code.into();
+        }
+        let mut response = (self.status, Json(body)).into_response();
         if self.status == StatusCode::SERVICE_UNAVAILABLE || self.status == StatusCode::TOO_MANY_REQUESTS {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }

@@ -138,7 +138,7 @@ pub(crate) fn check(state: &RestState, job_graph: &JobGraph) -> Result<(), RestE
     if problems.is_empty() {
         return Ok(());
     }
-    Err(RestError { status: StatusCode::BAD_REQUEST, messages: problems })
+    Err(RestError { status: StatusCode::BAD_REQUEST, messages: problems, code: None })
 }
 
 fn assemble(parts: &[Part]) -> Result<Submission, RestError> {

@@ -98,25 +98,34 @@ pub struct PlanRequest {
 }
 
 /// Checks and plans plugins. All of it takes CPU time, so that it is called from
-/// threads that may block. Errors are whole messages, one line.
+/// threads that may block.
 pub trait Programs: Send + Sync {
     /// Admits a plugin without running it.
     ///
     /// # Errors
     /// Says why the plugin is refused.
-    fn admit(&self, plugin: &[u8], name: &str) -> Result<(), String>;
+    fn admit(&self, plugin: &[u8], name: &str) -> Result<(), ProgramError>;
 
     /// Admits a plugin and returns what it says of itself.
     ///
     /// # Errors
     /// Says why the plugin is refused, or how its description failed.
-    fn describe(&self, plugin: &[u8], name: &str) -> Result<String, String>;
+    fn describe(&self, plugin: &[u8], name: &str) -> Result<String, ProgramError>;
 
     /// Runs `plan` in the sandbox and makes the JobGraph.
     ///
     /// # Errors
     /// Says why the plugin is refused, how `plan` failed or what is wrong with its graph.
-    fn plan(&self, request: PlanRequest) -> Result<JobGraph, String>;
+    fn plan(&self, request: PlanRequest) -> Result<JobGraph, ProgramError>;
+}
+
+/// A plugin is refused, or its program failed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ProgramError {
+    /// Stable, for scripts; none for what has no name.
+    pub code: Option<String>,
+    /// The whole message, one line.
+    pub message: String,
 }
 
 /// What the endpoint needs of the cluster.
@@ -219,12 +228,13 @@ impl RestState {
     }
 
     /// Runs work that takes CPU time on a thread that may block.
-    async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> Result<T, String> + Send + 'static,
-    ) -> Result<T, RestError> {
+    async fn blocking<T, E>(&self, work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, RestError>
+    where
+        T: Send + 'static,
+        E: Into<RestError> + Send + 'static,
+    {
         match tokio::task::spawn_blocking(work).await {
-            Ok(outcome) => outcome.map_err(RestError::bad_request),
+            Ok(outcome) => outcome.map_err(Into::into),
             Err(error) => Err(RestError::internal(format!("the request could not be worked on: {error}"))),
         }
     }

@@ -254,7 +254,10 @@ fn openapi_value() -> Value {
                 "Errors": {
                     "type": "object",
                     "required": ["errors"],
-                    "properties": { "errors": { "type": "array", "items": { "type": "string" } } },
+                    "properties": {
+                        "errors": { "type": "array", "items": { "type": "string" } },
+                        "code": { "type": "string", "description": "Why a plugin is refused, for scripts." },
+                    },
                 },
             },
         },

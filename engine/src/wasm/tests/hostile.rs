@@ -86,6 +86,20 @@ fn a_loop_ends_at_the_budget_of_every_entry_point() {
     check(spin("take-state").unwrap().take_state().unwrap_err(), EntryPoint::TakeState, option);
     check(spin("end-input").unwrap().end_input(0).unwrap_err(), EntryPoint::EndInput, option);
     check(spin("close").unwrap().close().unwrap_err(), EntryPoint::Close, option);
+    check(spin("begin-split").unwrap().begin_split(1).unwrap_err(), EntryPoint::BeginSplit, option);
+    check(spin("end-split").unwrap().end_split(1).unwrap_err(), EntryPoint::EndSplit, option);
+    let error = spin("advance-processing-time").unwrap().advance_processing_time(Timestamp(1)).unwrap_err();
+    check(error, EntryPoint::AdvanceProcessingTime, option);
+    check(spin("snapshot").unwrap().snapshot(1, true).err().unwrap(), EntryPoint::Snapshot, option);
+    let error = spin("notify-checkpoint-complete").unwrap().notify_checkpoint_complete(1).unwrap_err();
+    check(error, EntryPoint::NotifyCheckpointComplete, option);
+    let error = spin("notify-checkpoint-aborted").unwrap().notify_checkpoint_aborted(1).unwrap_err();
+    check(error, EntryPoint::NotifyCheckpointAborted, option);
+    let mut firing = going_on_from("timers", &["fire-timers", "loop"], &limits(), CancelFlag::default());
+    check(firing.fire_timers(TimeDomain::EventTime, Timestamp(5)).unwrap_err(), EntryPoint::FireTimers, option);
+    let mut instance = plugin().instantiate(limits(), 0, CancelFlag::default(), Box::<Recorder>::default()).unwrap();
+    instance.plan(&args(&["describe", "loop"])).unwrap();
+    check(instance.describe().unwrap_err(), EntryPoint::Describe, "sandbox.plan.cpu-time");
 }
 
 #[test]
@@ -416,7 +430,12 @@ fn timers_are_fired_in_pieces_and_may_fail_or_be_canceled() {
 
 /// A segment that goes on with ten values.
 fn with_ten_values(words: &[&str], limits: &SandboxLimits, cancel: CancelFlag) -> Segment<Recorder> {
-    let mut before = attack("state-ten", &patient());
+    going_on_from("state-ten", words, limits, cancel)
+}
+
+/// A segment that goes on from the state and timers of another.
+fn going_on_from(act: &str, words: &[&str], limits: &SandboxLimits, cancel: CancelFlag) -> Segment<Recorder> {
+    let mut before = attack(act, &patient());
     before.process_batch(0, &batch(1)).unwrap();
     let restore = SegmentRestore {
         key_groups: one_by_one(key_groups(before.snapshot(1, true).unwrap())),
