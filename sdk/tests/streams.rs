@@ -229,7 +229,7 @@ fn text_of_a_stream_is_read_as_json_and_csv_of_records() {
             json.read(line, |outer| {
                 // By the same reader, while the outer record is lent.
                 let ones = json.read("[\"\",[1,1]]", |inner| inner.1)?;
-                csv.read(&outer.0, |row| format!("{} {} {:?} {ones:?}", row.0, row.1, outer.1))
+                csv.read(outer.0, |row| format!("{} {} {:?} {ones:?}", row.0, row.1, outer.1))
             })?
         })
     })

@@ -14,11 +14,11 @@ use engine_tests::{
 };
 use flate2::{Compression, write::GzEncoder};
 
-const EVENTS: u64 = 100_000;
+pub const EVENTS: u64 = 100_000;
 /// SHA-256 of the input.
 const INPUT: &str = "8d932804c2bc9de75a72d50b9df53b31ffdbbf7af72d05a7e4d401fed5fcb0cc";
 /// Query, number of rows, SHA-256 of the sorted rows.
-const ANSWERS: [(&str, usize, &str); 16] = [
+pub const ANSWERS: [(&str, usize, &str); 16] = [
     ("q0", 92_000, "8fb1231d6d833bda8cce6acbcc2a27c445e8cd4721083a2fbdb9cf5cb5d6d0a6"),
     ("q1", 92_000, "b8ef04533df90c271cf01f6e33ff57bf9d839faca96eac816c985fb082b73fd7"),
     ("q2", 366, "a91d668ca0893ec9aeca1237e6fe6d543fefe23da35133de76853a0d93ccf86b"),
@@ -37,7 +37,7 @@ const ANSWERS: [(&str, usize, &str); 16] = [
     ("q22", 92_000, "b120b69da87022a60a7da03df59036e5ccbf793d40d67f163abcc68c7ac76f65"),
 ];
 /// Those that look at each bid alone: enough to check how input is read.
-const STATELESS: [&str; 4] = ["q0", "q1", "q2", "q22"];
+pub const STATELESS: [&str; 4] = ["q0", "q1", "q2", "q22"];
 /// Events may come this much behind others, in milliseconds; less than the plugin allows.
 const DISORDER: u64 = 3_900;
 
