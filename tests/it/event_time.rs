@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use engine_tests::text;
+use engine_tests::{describe, plugin, text};
 
 const RECORDS: usize = 60_000;
 /// A record comes at most this much, in milliseconds, behind a later one.
@@ -107,4 +107,26 @@ fn no_record_is_late_however_the_stream_is_cut_into_files() {
     let (times, late, _) = run(&path("dealt"), &path("in-order"), 1, &["--read-order", "in-order"]);
     assert!(times == sorted);
     assert!(RECORDS / 4 < late, "{late} late");
+}
+
+/// Operators that run as one segment show the watermark that they hand on, too.
+#[test]
+fn each_operator_shows_its_watermarks() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (plugin, output) = (plugin("nexmark"), directory.path().join("out"));
+    let program = [text(&plugin), "--query", "q9", "--events", "20000", "--output", text(&output)];
+    let done = engine_tests::run(&[&["submit", "--output", "json"][..], &program].concat());
+    assert!(done.status.success(), "{}", describe(&done));
+    let summary: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let vertices = summary["vertices"].as_array().expect("a list").iter();
+    let operators: Vec<_> = vertices.flat_map(|vertex| vertex["operators"].as_array().expect("a list")).collect();
+    let watermarks = |name: &str| {
+        let operator = operators.iter().find(|operator| operator["name"] == name).expect("an operator of q9");
+        ["watermark-in", "watermark-out"].map(|field| operator[field].as_i64())
+    };
+    let end = Some(i64::MAX);
+    // What is before the operator that makes watermarks hands on none that matters.
+    assert_eq!(watermarks("Timestamps/Watermarks"), [None, end]);
+    assert_eq!((watermarks("Keyed Process"), watermarks("Flat Map")), ([end, end], [end, end]));
+    assert_eq!(watermarks("Sink: File"), [end, None]);
 }

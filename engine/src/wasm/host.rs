@@ -25,7 +25,7 @@ use crate::{
         stream_element::WatermarkStatus,
     },
     connector::Verdict,
-    state::{KeyedState, StateError, StateFailure},
+    state::{KeyedState, StateDescriptor, StateError, StateFailure},
 };
 
 /// An [`EmitTarget`] of a type that is forgotten here and known again by its segment.
@@ -64,6 +64,8 @@ pub(crate) struct Host {
     state: Option<Box<KeyedState>>,
     /// Elements of the operator states, by place among all states of the segment.
     lists: BTreeMap<usize, Vec<Vec<u8>>>,
+    /// What messages call each of them.
+    list_names: BTreeMap<usize, String>,
     log_rate: LogRate,
     outputs: u32,
     entry_point: EntryPoint,
@@ -104,6 +106,7 @@ impl Host {
             now: None,
             state: None,
             lists: BTreeMap::new(),
+            list_names: BTreeMap::new(),
             outputs,
             entry_point: EntryPoint::Instantiate,
             cpu_budget: Duration::ZERO,
@@ -129,7 +132,9 @@ impl Host {
 
     /// Gives the operators their operator states, by place among all states: those that are
     /// missing here do not exist.
-    pub(crate) fn set_lists(&mut self, lists: BTreeMap<usize, Vec<Vec<u8>>>) {
+    pub(crate) fn set_lists(&mut self, lists: BTreeMap<usize, Vec<Vec<u8>>>, states: &[StateDescriptor]) {
+        let name = |place: usize| format!("state {:?} of operator {:?}", states[place].name, states[place].operator);
+        self.list_names = lists.keys().map(|place| (*place, name(*place))).collect();
         self.lists = lists;
     }
 
@@ -266,8 +271,8 @@ impl Host {
         let too_long = elements.iter().map(Vec::len).find(|bytes| self.limits.state_value_bytes_max < *bytes);
         if let Some(bytes) = too_long {
             let message = format!(
-                "an element of operator state {state} has {bytes} bytes, the limit is {} (state.value.bytes-max)",
-                self.limits.state_value_bytes_max
+                "an element of {} has {bytes} bytes, the limit is {} (state.value.bytes-max)",
+                self.list_names[&place], self.limits.state_value_bytes_max
             );
             return Err(HostTrap::new(GuestFailure::StateValueLimit, message));
         }
@@ -277,8 +282,8 @@ impl Host {
         let bytes = keyed.saturating_add(listed as u64);
         if self.limits.state_bytes_max < bytes {
             let message = format!(
-                "the state of the operators takes {bytes} bytes, the limit is {} (state.bytes-max)",
-                self.limits.state_bytes_max
+                "with {} the state of the operators takes {bytes} bytes, the limit is {} (state.bytes-max)",
+                self.list_names[&place], self.limits.state_bytes_max
             );
             return Err(HostTrap::new(GuestFailure::StateLimit, message));
         }

@@ -127,7 +127,7 @@ impl<T: EmitTarget> Segment<T> {
         let (state, lists) = restored(context, state_context, restore, &cancel)
             .map_err(|(failure, message)| instance.error(failure, EntryPoint::Open, message))?;
         instance.host_mut().set_state(state);
-        instance.host_mut().set_lists(lists);
+        instance.host_mut().set_lists(lists, &context.states);
         instance.open(&WitOperatorContext::from(context), &context.nodes)?;
         let exports = Box::new(instance.exports());
         let state = State::Running { instance: Box::new(instance), exports };

@@ -151,6 +151,8 @@ pub(super) struct ChainNode {
     /// By exit, the operators of the chain that take its elements.
     pub(super) locals: Vec<Rc<[LocalTarget]>>,
     counters: Arc<OperatorCounters>,
+    /// Of all operators of a segment, the one that rows enter first; empty if one of them makes watermarks.
+    fused: Vec<Arc<OperatorCounters>>,
 }
 
 #[derive(Clone, Copy)]
@@ -161,6 +163,17 @@ pub(super) struct LocalTarget {
 }
 
 impl ChainNode {
+    /// The host sees a watermark go into a segment and come out: within, it is the one that comes out.
+    fn publish_watermarks(&self) {
+        let Some(out) = self.fused.iter().map(|of| of.output_watermark.load(Ordering::Relaxed)).max() else { return };
+        for (place, operator) in self.fused.iter().enumerate() {
+            operator.output_watermark.store(out, Ordering::Relaxed);
+            if 0 < place {
+                operator.input_watermark.store(out, Ordering::Relaxed);
+            }
+        }
+    }
+
     pub(super) fn outputs(&mut self) -> Option<&mut Outputs> {
         match &mut self.kind {
             NodeKind::Source(source) => Some(&mut source.outputs),
@@ -690,6 +703,7 @@ impl OperatorChain {
         *self.counters.held_back_by.lock().expect("readers only copy") = self.held_back_by();
         for node in &self.nodes {
             node.counters.input_watermark.store(node.combined.watermark().0, Ordering::Relaxed);
+            node.publish_watermarks();
             if let NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) = &node.kind {
                 bytes += segment.memory_bytes() as u64;
                 dropped_log_lines += segment.dropped_log_lines();
@@ -836,6 +850,14 @@ impl Opener<'_> {
         if matches!(planned.kind, PlannedKind::Segment(_)) && operator.node.key_type.is_some() {
             counters.state.get_or_init(StateCounters::default);
         }
+        let of_operator = |index: &usize| self.setup.counters.operator(vertex.operators[*index].node.id);
+        let makes_watermarks = planned.operators.iter().any(|index| vertex.operators[*index].node.generates_watermarks);
+        let fused = match planned.kind {
+            PlannedKind::Segment(_) | PlannedKind::SourceSegment(_) if !makes_watermarks => {
+                planned.operators.iter().map(of_operator).collect()
+            }
+            _ => Vec::new(),
+        };
         Ok(ChainNode {
             kind,
             inputs: planned.inputs.iter().map(input).collect(),
@@ -845,6 +867,7 @@ impl Opener<'_> {
             event_time: EventTime::new(planned.operators.iter().map(|index| &vertex.operators[*index].node)),
             locals: locals.collect(),
             counters,
+            fused,
         })
     }
 

@@ -279,8 +279,8 @@ fn snapshots_have_limits_and_may_not_emit() {
     for (act, failure, part) in [
         ("operator-state-put", GuestFailure::IllegalState, "state 0 of the segment is not an operator state"),
         ("operator-state-cut", GuestFailure::BadBatch, "element 0 of an operator state is longer than the list"),
-        ("operator-state-long", GuestFailure::StateValueLimit, "(state.value.bytes-max)"),
-        ("operator-state-over-quota", GuestFailure::StateLimit, "(state.bytes-max)"),
+        ("operator-state-long", GuestFailure::StateValueLimit, "an element of state \"operator\" of operator \""),
+        ("operator-state-over-quota", GuestFailure::StateLimit, "with state \"operator\" of operator \""),
         ("no-output", GuestFailure::IllegalState, "nothing may be emitted in snapshot"),
         ("index", GuestFailure::Panic, "index out of bounds"),
     ] {
