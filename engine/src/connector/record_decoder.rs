@@ -438,6 +438,10 @@ trait LineReader {
     /// can be had without searching for the line's end.
     fn read_first_line(&mut self, text: &str, data: &mut Vec<u8>) -> Option<usize>;
 
+    /// Passes over the first lines of a text that fall to a variant of which no rows are wanted;
+    /// returns their length and number. Not all such lines need be found.
+    fn skip_lines(&self, text: &str) -> (usize, u32);
+
     /// Reads a line, of which is said whether it is the header, and appends its payload.
     fn read(&mut self, line: &str, is_header: bool, data: &mut Vec<u8>) -> Result<Decoded, String>;
 }
@@ -446,6 +450,11 @@ impl LineReader for JsonReader {
     #[inline]
     fn read_first_line(&mut self, text: &str, data: &mut Vec<u8>) -> Option<usize> {
         JsonReader::read_first_line(self, text, data)
+    }
+
+    #[inline]
+    fn skip_lines(&self, text: &str) -> (usize, u32) {
+        self.skip_other_lines(text)
     }
 
     fn read(&mut self, line: &str, _is_header: bool, data: &mut Vec<u8>) -> Result<Decoded, String> {
@@ -459,6 +468,10 @@ impl LineReader for JsonReader {
 impl LineReader for CsvReader {
     fn read_first_line(&mut self, _text: &str, _data: &mut Vec<u8>) -> Option<usize> {
         None
+    }
+
+    fn skip_lines(&self, _text: &str) -> (usize, u32) {
+        (0, 0)
     }
 
     fn read(&mut self, line: &str, is_header: bool, data: &mut Vec<u8>) -> Result<Decoded, String> {
@@ -513,6 +526,12 @@ fn decode_text(
         limits.skipped.is_some_and(|variant| data.get(row_start + HEADER_BYTES) == Some(&variant))
     };
     while u64::from(count) < limits.rows_max && data.len() < limits.bytes_max {
+        if limits.skipped.is_some() {
+            let (length, lines) = reader.skip_lines(&undecoded.text[undecoded.at..]);
+            undecoded.at += length;
+            *progress.lines += u64::from(lines);
+            progress.gaps.resize(progress.gaps.len() + lines as usize, count);
+        }
         let text = &undecoded.text[undecoded.at..];
         let row_start = data.len();
         let mut first_line = None;

@@ -164,6 +164,18 @@ impl JsonReader {
         None
     }
 
+    /// Passes over the first lines of a text that fall to the variant marked `*` by names that
+    /// did so before; returns their length, line ends included, and their number.
+    ///
+    /// [`Self::read_first_line`] would read each of them as that variant.
+    #[inline]
+    pub fn skip_other_lines(&self, text: &str) -> (usize, u32) {
+        match &self.plan {
+            Plan::Sum(plan) if plan.other.is_some() => plan.skip_other_lines(text.as_bytes()),
+            _ => (0, 0),
+        }
+    }
+
     fn read_line(&mut self, line: &str, out: &mut Vec<u8>) -> Parsed<()> {
         let mut cursor = Cursor::new(line);
         if line.len() > LINE_BYTES_MAX {
@@ -1025,6 +1037,22 @@ impl SumPlan {
         cursor.expect(b'}', "\"}\" behind the only variant")?;
         cursor.leave();
         Ok(())
+    }
+
+    fn skip_other_lines(&self, text: &[u8]) -> (usize, u32) {
+        let (mut at, mut lines) = (0, 0);
+        while let Some(window) = text.get(at..).and_then(|rest| rest.first_chunk()) {
+            let is_other = |known: &ExpectedKey| known.field == self.other && known.begins(window);
+            if !self.known.iter().any(is_other) {
+                break;
+            }
+            match memchr::memchr(b'\n', &text[at..]) {
+                Some(length) if length <= LINE_BYTES_MAX => at += length + 1,
+                _ => break,
+            }
+            lines += 1;
+        }
+        (at, lines)
     }
 
     /// Reads the rest of a variant that is only a string.

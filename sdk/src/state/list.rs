@@ -12,6 +12,9 @@ use crate::{
     record::{Reader, Record},
 };
 
+/// Room that is made for an element before it is written, at most.
+const SHORT_ELEMENT_BYTES: usize = 64;
+
 /// One declared state of kind list. Elements lie encoded, as the host keeps them.
 pub(crate) struct ListCache<T: ?Sized> {
     state: StateId,
@@ -22,6 +25,8 @@ pub(crate) struct ListCache<T: ?Sized> {
     missing: Vec<u32>,
     /// Bytes that were appended in this batch.
     appended: usize,
+    /// Bytes that the element took which was appended last, if it was short: the next one takes about as many.
+    element_bytes: usize,
     writes: Writes,
     reads: Requests,
     scratch: Vec<u8>,
@@ -93,6 +98,7 @@ impl<T: Record + ?Sized> ListCache<T> {
             clock,
             missing: Vec::new(),
             appended: 0,
+            element_bytes: 0,
             writes: Writes::default(),
             reads: Requests::default(),
             scratch: Vec::new(),
@@ -195,8 +201,12 @@ impl<T: Record + ?Sized> ListCache<T> {
         self.table.mark_dirty(slot.0);
         let bytes = &mut self.table.entry_mut(slot.0).content.bytes;
         let length = bytes.len();
+        // At once, and not part by part as it is written.
+        bytes.reserve(self.element_bytes);
         write_element::<T>(bytes, element, end);
-        self.appended += bytes.len() - length;
+        let written = bytes.len() - length;
+        self.element_bytes = written.min(SHORT_ELEMENT_BYTES);
+        self.appended += written;
         if self.table.bytes_max() < self.appended {
             self.write_early();
         }

@@ -142,6 +142,29 @@ fn the_rest_of_a_line_that_nobody_asked_for_is_not_looked_at() {
 }
 
 #[test]
+fn lines_of_other_variants_are_passed_over_together_once_their_names_are_known() {
+    let mut reader = JsonReader::new(&parse("S[A(u8)|*Other]")).expect("a type for JSON");
+    let line = |name: &str, rest: &str| format!("{{\"{name}\":{rest}\n");
+    let (b, c) = (line("B", "{\"b\":\"a text that is long enough to be compared\"}}"), line("C", "\r"));
+    let behind = line("A", "7}                                              ");
+    let text = format!("{b}{c}{c}{b}{behind}{b}");
+    assert_eq!(reader.skip_other_lines(&text), (0, 0), "no name is known");
+    for (known, skipped) in [(&b, (b.len(), 1)), (&c, (2 * (b.len() + c.len()), 4))] {
+        assert_eq!(reader.read_first_line(known, &mut Vec::new()), Some(known.len() - 1));
+        assert_eq!(reader.skip_other_lines(&text), skipped);
+    }
+    assert_eq!(reader.skip_other_lines(&text[2 * (b.len() + c.len())..]), (0, 0), "an A is wanted");
+    assert_eq!(reader.skip_other_lines(b.trim_end()), (0, 0), "a line without its end");
+    let long = format!("{{\"B\":{}\n", " ".repeat(LINE_BYTES_MAX));
+    assert_eq!(reader.skip_other_lines(&long), (0, 0));
+    // Names of variants that are wanted, and records of another form, are never passed over.
+    assert_eq!(reader.read_first_line(&behind, &mut Vec::new()), Some(behind.len() - 1));
+    assert_eq!(reader.skip_other_lines(&behind), (0, 0));
+    let plain = JsonReader::new(&parse("T{a:u8}")).expect("a type for JSON");
+    assert_eq!(plain.skip_other_lines(&text), (0, 0));
+}
+
+#[test]
 fn the_first_line_of_a_text_is_read_as_one_alone() {
     let mut reader = JsonReader::new(&parse("T{a:u8,b:string}")).expect("a type for JSON");
     for (line, read) in [
