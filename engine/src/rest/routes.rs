@@ -155,7 +155,7 @@ pub(crate) fn router(state: Arc<RestState>) -> Router {
 }
 
 async fn not_found(request: Request) -> RestError {
-    RestError::not_found(format!("there is nothing at {}", request.uri().path()))
+    RestError::not_found(format!("there is nothing at {}; /openapi.json names what is served", request.uri().path()))
 }
 
 async fn method_not_allowed(method: Method, request: Request) -> RestError {
