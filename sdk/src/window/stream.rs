@@ -232,7 +232,9 @@ where
     S: KeySelector<T, K>,
 {
     /// Keeps each window for this much event time behind its end: late records make it fire
-    /// again, each with all of its content. Windows of processing time are not kept.
+    /// again, each with all of its content. Where windows overlap, a late record has a result for
+    /// each of its windows that has passed, at the cost of a few merges each. Windows of processing
+    /// time are not kept.
     #[must_use]
     pub fn allowed_lateness(mut self, lateness: Duration) -> Self {
         self.allowed_lateness = i64::try_from(lateness.as_millis()).unwrap_or(i64::MAX);
