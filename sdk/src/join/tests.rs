@@ -39,7 +39,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             match kind {
                 0..5 => Step::Left { key, timestamp },
                 5..10 => Step::Right { key, timestamp },
-                _ => Step::Watermark(now - 12),
+                // At times records come at the watermark itself.
+                _ => Step::Watermark(if distance < 0 { now + distance / 2 } else { now - 12 }),
             }
         };
         steps.into_iter().map(step).collect()
@@ -87,9 +88,7 @@ fn run(
     (joined, harness.metric("numLateRecordsDropped"))
 }
 
-/// Flink's `IntervalJoinOperator`: the pairs, and the ids of late records. But for one
-/// thing: what comes at the watermark itself and has no time left is gone at once, and
-/// not with the next watermark.
+/// Flink's `IntervalJoinOperator`: the pairs, and the ids of late records.
 fn interval_model(steps: &[Step], lower: i64, upper: i64) -> (Vec<Joined>, Vec<u32>) {
     let mut watermark = i64::MIN;
     let (mut lefts, mut rights) = (BTreeMap::<(u8, i64), Vec<u32>>::new(), BTreeMap::<(u8, i64), Vec<u32>>::new());
@@ -99,29 +98,26 @@ fn interval_model(steps: &[Step], lower: i64, upper: i64) -> (Vec<Joined>, Vec<u
             Step::Left { timestamp, .. } | Step::Right { timestamp, .. } if timestamp < watermark => late.push(id),
             Step::Left { key, timestamp } => {
                 lefts.entry((key, timestamp)).or_default().push(id);
-                let partners = rights.iter().filter(|((of, other), _)| {
-                    *of == key
-                        && (timestamp + lower..=timestamp + upper).contains(other)
-                        && watermark < *other + (-lower).max(0)
-                });
+                let partners = rights
+                    .iter()
+                    .filter(|((of, other), _)| *of == key && (timestamp + lower..=timestamp + upper).contains(other));
                 for ((_, other), ids) in partners {
                     joined.extend(ids.iter().map(|right| (id, *right, timestamp.max(*other))));
                 }
             }
             Step::Right { key, timestamp } => {
                 rights.entry((key, timestamp)).or_default().push(id);
-                let partners = lefts.iter().filter(|((of, other), _)| {
-                    *of == key
-                        && (timestamp - upper..=timestamp - lower).contains(other)
-                        && watermark < *other + upper.max(0)
-                });
+                let partners = lefts
+                    .iter()
+                    .filter(|((of, other), _)| *of == key && (timestamp - upper..=timestamp - lower).contains(other));
                 for ((_, other), ids) in partners {
                     joined.extend(ids.iter().map(|left| (*left, id, timestamp.max(*other))));
                 }
             }
             Step::Watermark(time) if watermark < time => {
                 watermark = time;
-                // Each record has a timer at its timestamp and the time that the other side has to come.
+                // Each record has a timer at its timestamp and the time that the other side has to come;
+                // one for a time that has passed already fires with the next watermark.
                 lefts.retain(|(_, timestamp), _| time < timestamp + upper.max(0));
                 rights.retain(|(_, timestamp), _| time < timestamp + (-lower).max(0));
             }
@@ -317,6 +313,46 @@ fn late_records_go_to_side_outputs() {
     let times = harness.records_of::<i64>("times").unwrap();
     assert_eq!(times, [10_012, 12_012, 10_013, 12_013, 13_012, 13_013]);
     assert_eq!(harness.metric("numLateRecordsDropped"), None);
+}
+
+#[test]
+fn what_comes_at_the_watermark_is_joined_until_the_next() {
+    for ((lower, upper), cache_bytes) in [(0, 0), (-3, 0), (0, 3)].into_iter().zip([1, 600, 1 << 24]) {
+        let steps = [
+            Step::Left { key: 0, timestamp: 10 },
+            Step::Right { key: 0, timestamp: 10 },
+            Step::Watermark(10),
+            Step::Left { key: 0, timestamp: 10 },
+            Step::Right { key: 0, timestamp: 10 },
+            Step::Watermark(10),
+            Step::Left { key: 0, timestamp: 10 },
+            Step::Right { key: 1, timestamp: 10 },
+            Step::Watermark(11),
+            Step::Left { key: 0, timestamp: 11 },
+            Step::Right { key: 0, timestamp: 11 },
+        ];
+        // Those of before the watermark are gone where they have no time left.
+        let mut expected = vec![(0, 1, 10), (3, 4, 10), (6, 4, 10), (9, 10, 11)];
+        match (lower, upper) {
+            (-3, 0) => expected.extend([(3, 1, 10), (6, 1, 10), (9, 1, 11), (9, 4, 11)]),
+            (0, 3) => expected.extend([(0, 4, 10), (0, 10, 11), (3, 10, 11), (6, 10, 11)]),
+            _ => {}
+        }
+        expected.sort_unstable();
+        let (mut modelled, late) = interval_model(&steps, lower, upper);
+        modelled.sort_unstable();
+        assert_eq!((modelled, late), (expected.clone(), vec![]));
+        let (joined, dropped) = run(&steps, cache_bytes, |items| {
+            let (lefts, rights) = (side(items, true), side(items, false));
+            let join = lefts.key_by(|left| left.0).interval_join(&rights.key_by(|right| right.0)).between(lower, upper);
+            join.process(|left, right, context, out: &mut Collector<Joined>| {
+                out.collect((left.1, right.1, context.timestamp()));
+            })
+        });
+        assert_eq!(joined.into_iter().map(|(joined, _)| joined).collect::<Vec<_>>(), expected);
+        assert_eq!(dropped, None);
+        assert!(!host::kept_anything());
+    }
 }
 
 #[test]
