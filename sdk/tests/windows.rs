@@ -417,6 +417,69 @@ fn visits(sales: DataStream<Sale>) -> DataStream<String> {
     let windowed = sales.key_by(|sale| sale.0.clone()).window(TumblingEventTimeWindows::of(ms(10)));
     windowed
         .allowed_lateness(ms(5))
+#[test]
+fn a_window_that_the_evictor_leaves_nothing_has_the_result_of_no_records() {
+    let steps = [At("a", 1, 1), At("a", 2, 2), Watermark(i64::MAX)];
+    macro_rules! emptied {
+        ($sales:expr) => {
+            $sales
+                .key_by(|sale: &Sale| sale.0.clone())
+                .window(TumblingEventTimeWindows::of(ms(10)))
+                .evictor(CountEvictor::of(0))
+        };
+    }
+    check(|sales| emptied!(sales).count().map(|(key, count)| format!("{key} {count}")), &steps, &["a 0"]);
+    check(|sales| emptied!(sales).aggregate(Sums).map(|(key, sum)| format!("{key} {sum}")), &steps, &["a 0"]);
+    check(|sales| emptied!(sales).aggregate_with(Sums, |_| Total), &steps, &["a 0..10 [0]"]);
+    check(|sales| emptied!(sales).process(|_| Joined), &steps, &["a 0..10 []"]);
+    // Reductions, which those of a single field are in Flink, too, have no result without records.
+    check(|sales| emptied!(sales).reduce(|sale, _| sale).map(|sale| sale.0), &steps, &[]);
+    check(|sales| emptied!(sales).sum(|sale| sale.1).map(|(key, sum)| format!("{key} {sum}")), &steps, &[]);
+    check(|sales| emptied!(sales).min(|sale| sale.1).map(|(key, min)| format!("{key} {min}")), &steps, &[]);
+}
+
+/// Sum of the numbers.
+struct Sums;
+
+impl AggregateFunction<Sale> for Sums {
+    type Accumulator = i64;
+    type Output = i64;
+
+    fn create_accumulator(&self) -> i64 {
+        0
+    }
+
+    fn add(&self, sale: &Sale, accumulator: &mut i64) {
+        *accumulator += sale.1;
+    }
+
+    fn get_result(&self, accumulator: &i64) -> i64 {
+        *accumulator
+    }
+
+    fn merge(&self, accumulator: &mut i64, other: i64) {
+        *accumulator += other;
+    }
+}
+
+/// As [`Joined`], of results.
+struct Total;
+
+impl ProcessWindowFunction<String, i64> for Total {
+    type Output = String;
+
+    fn process(
+        &self,
+        key: &String,
+        results: &WindowElements<i64>,
+        ctx: &mut WindowContext<'_>,
+        out: &mut Collector<String>,
+    ) -> Result<()> {
+        out.collect(text(key, ctx.window(), results.iter().collect::<Vec<_>>()));
+        Ok(())
+    }
+}
+
         .process(|states| Visits { firings: states.window.value("firings"), total: states.global.value("total") })
 }
 

@@ -297,6 +297,10 @@ where
     #[must_use]
     pub fn evictor(self, evictor: impl Evictor<T>) -> WindowedStream<T, K, S, Triggered<T, X::Trigger>> {
         let trigger = self.evaluation.triggered(self.windows.as_ref()).trigger;
+    ///
+    /// As in Flink, a window that the evictor leaves no record has a result all the same: what
+    /// `aggregate` makes of an empty accumulator, a count of 0, no elements for `process`. Only `reduce`,
+    /// `sum`, `min` and `max` have none.
         self.evaluated(Triggered { trigger, evictor: Some(Rc::new(evictor)) })
     }
 

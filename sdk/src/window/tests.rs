@@ -760,8 +760,8 @@ fn windows_let_go_what_their_evictor_says() {
     let evicting = |random: &mut Random| {
         let rule = if random.range(0, 1) == 0 { counting(random) } else { Rule::default() };
         let evicts = match random.range(0, 1) {
-            0 => Evicts::Count(random.range(1, 5) as usize),
-            _ => Evicts::Time(random.range(1, 30)),
+            0 => Evicts::Count(random.range(0, 5) as usize),
+            _ => Evicts::Time(random.range(0, 30)),
         };
         let when = if random.range(0, 1) == 0 { When::Before } else { When::After };
         Rule { evicts: Some((evicts, when)), ..rule }
