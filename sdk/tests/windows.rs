@@ -186,11 +186,6 @@ fn windows_that_cannot_be_are_refused() {
         "TumblingEventTimeWindows::of: the size must be at least 1 ms",
     );
     refused(
-        |sales| sales.window_all(GlobalWindows::create()).count().map(|_| String::new()),
-        "window(GlobalWindows::create()): such a window never fires; give it a `trigger`, \
-         or use `GlobalWindows::end_of_stream()`",
-    );
-    refused(
         |sales| {
             let windowed = sales.key_by(|sale| sale.0.clone()).window(EventTimeSessionWindows::with_gap(ms(10)));
             let delta = DeltaTrigger::of(1.0, |_: &Sale, _: &Sale| 0.0);
@@ -208,6 +203,45 @@ fn windows_that_cannot_be_are_refused() {
         },
         "state \"firings\" of each window: sessions merge, so they have none; declare it in `WindowStates::global`",
     );
+}
+
+#[test]
+fn a_window_that_never_fires_is_refused_whatever_is_done_with_it() {
+    macro_rules! by_name {
+        ($sales:expr) => {
+            $sales.key_by(|sale| sale.0.clone()).window(GlobalWindows::create())
+        };
+    }
+    let programs: [fn(DataStream<Sale>) -> DataStream<String>; 8] = [
+        |sales| sales.window_all(GlobalWindows::create()).count().map(|_| String::new()),
+        |sales| by_name!(sales).aggregate(Sums).map(|_| String::new()),
+        |sales| by_name!(sales).reduce(|sale, _| sale).map(|_| String::new()),
+        |sales| by_name!(sales).process(|_| Joined),
+        |sales| by_name!(sales).aggregate_with(Sums, |_| Total),
+        |sales| by_name!(sales).evictor(CountEvictor::of(1)).sum(|sale| sale.1).map(|_| String::new()),
+        |sales| {
+            let join = sales.join(&sales).where_(|sale| sale.0.clone()).equal_to(|sale| sale.0.clone());
+            join.window(GlobalWindows::create())
+                .apply(|_, _, _, out: &mut Collector<String>| out.collect(String::new()))
+        },
+        |sales| {
+            let groups = sales.co_group(&sales).where_(|sale| sale.0.clone()).equal_to(|sale| sale.0.clone());
+            let windows = groups.window(GlobalWindows::create());
+            windows.apply(|_, _, _, out: &mut Collector<String>| out.collect(String::new()))
+        },
+    ];
+    for program in programs {
+        refused(
+            program,
+            "window(GlobalWindows::create()): such a window never fires; give it a `trigger`, \
+             or use `GlobalWindows::end_of_stream()`",
+        );
+    }
+    let triggered: [fn(DataStream<Sale>) -> DataStream<String>; 2] = [
+        |sales| by_name!(sales).evictor(CountEvictor::of(1)).trigger(CountTrigger::of(1)).process(|_| Joined),
+        |sales| by_name!(sales).trigger(CountTrigger::of(1)).evictor(CountEvictor::of(1)).process(|_| Joined),
+    ];
+    triggered.into_iter().for_each(|program| drop(TestHarness::of_stream(program).expect("it has a trigger")));
 }
 
 #[test]
@@ -383,40 +417,6 @@ fn evictors_take_records_out_of_windows() {
     );
 }
 
-/// How often a window fired, and what the key came to in all windows.
-struct Visits {
-    firings: ValueState<u32>,
-    total: ValueState<i64>,
-}
-
-impl ProcessWindowFunction<String, Sale> for Visits {
-    type Output = String;
-
-    fn process(
-        &self,
-        key: &String,
-        elements: &WindowElements<Sale>,
-        ctx: &mut WindowContext<'_>,
-        out: &mut Collector<String>,
-    ) -> Result<()> {
-        self.firings.modify(|firings| *firings.get_or_insert(0) += 1);
-        let sum: i64 = elements.iter().map(|sale| sale.1).sum();
-        self.total.modify(|total| *total.get_or_insert(0) += sum);
-        let (firings, total) = (self.firings.value(), self.total.value());
-        out.collect(text(key, ctx.window(), (firings.unwrap_or(0), total.unwrap_or(0), ctx.current_watermark())));
-        Ok(())
-    }
-
-    fn clear(&self, _: &String, _: &mut WindowContext<'_>) -> Result<()> {
-        self.firings.clear();
-        Ok(())
-    }
-}
-
-fn visits(sales: DataStream<Sale>) -> DataStream<String> {
-    let windowed = sales.key_by(|sale| sale.0.clone()).window(TumblingEventTimeWindows::of(ms(10)));
-    windowed
-        .allowed_lateness(ms(5))
 #[test]
 fn a_window_that_the_evictor_leaves_nothing_has_the_result_of_no_records() {
     let steps = [At("a", 1, 1), At("a", 2, 2), Watermark(i64::MAX)];
@@ -480,6 +480,40 @@ impl ProcessWindowFunction<String, i64> for Total {
     }
 }
 
+/// How often a window fired, and what the key came to in all windows.
+struct Visits {
+    firings: ValueState<u32>,
+    total: ValueState<i64>,
+}
+
+impl ProcessWindowFunction<String, Sale> for Visits {
+    type Output = String;
+
+    fn process(
+        &self,
+        key: &String,
+        elements: &WindowElements<Sale>,
+        ctx: &mut WindowContext<'_>,
+        out: &mut Collector<String>,
+    ) -> Result<()> {
+        self.firings.modify(|firings| *firings.get_or_insert(0) += 1);
+        let sum: i64 = elements.iter().map(|sale| sale.1).sum();
+        self.total.modify(|total| *total.get_or_insert(0) += sum);
+        let (firings, total) = (self.firings.value(), self.total.value());
+        out.collect(text(key, ctx.window(), (firings.unwrap_or(0), total.unwrap_or(0), ctx.current_watermark())));
+        Ok(())
+    }
+
+    fn clear(&self, _: &String, _: &mut WindowContext<'_>) -> Result<()> {
+        self.firings.clear();
+        Ok(())
+    }
+}
+
+fn visits(sales: DataStream<Sale>) -> DataStream<String> {
+    let windowed = sales.key_by(|sale| sale.0.clone()).window(TumblingEventTimeWindows::of(ms(10)));
+    windowed
+        .allowed_lateness(ms(5))
         .process(|states| Visits { firings: states.window.value("firings"), total: states.global.value("total") })
 }
 
