@@ -561,9 +561,126 @@ fn a_value_of_another_type_fails_the_call() {
     let slot = numbers.slot(1, b"key", b"");
     assert_eq!(numbers.get(slot), None);
     assert!(current::failed());
-    let message = "state \"state\" holds a value that is not of type u64: the bytes end within the record; it was written under another type: give the state another name";
+    let message = "state \"state\", key \"key\": the value is not of type u64: the bytes end within the record; it was written under another type: give the state another name";
     assert_eq!(host::take_calls(), [host::Call::Fail { node: 1, message: message.to_owned() }]);
     current::reset();
+}
+
+#[test]
+fn errors_name_keys_that_are_no_text_by_their_bytes() {
+    let long = "k".repeat(41);
+    let message = |key: &[u8]| {
+        host::reset();
+        current::reset();
+        let states = backend(StateKind::List, 1, true);
+        let mut texts = states.list::<str>("state");
+        let slot = texts.slot(1, key, b"");
+        texts.append(slot, "text");
+        texts.flush();
+        let mut numbers = states.list::<u64>("state");
+        let slot = numbers.slot(1, key, b"");
+        numbers.for_each(slot, |_| panic!("no number"));
+        let calls = host::take_calls();
+        current::reset();
+        let [host::Call::Fail { message, .. }] = &calls[..] else { panic!("{calls:?}") };
+        message.clone()
+    };
+    for (key, shown) in [
+        (&7_u64.to_le_bytes()[..], r#""\x07\x00\x00\x00\x00\x00\x00\x00""#),
+        (&(-2_i32).to_le_bytes()[..], r#""\xfe\xff\xff\xff""#),
+        ("Zoë".as_bytes(), r#""Zoë""#),
+        (long.as_bytes(), &format!("\"{}\"… of 41 bytes", &long[..40])),
+    ] {
+        let expected = format!("state \"state\", key {shown}: the value is not of type u64: ");
+        assert!(message(key).starts_with(&expected), "{}", message(key));
+    }
+}
+
+/// A map of numbers with values of so many bytes that live for ten milliseconds, or as long as they are read.
+fn short_lived_map(cache_bytes: u64) -> (StateBackend, MapCache<String>) {
+    host::reset();
+    let states = backend(StateKind::Map, cache_bytes, false);
+    let mut map = states.map::<String>("state");
+    map.set_time_to_live(TimeToLive { duration_ms: 10, on_read: true });
+    (states, map)
+}
+
+#[test]
+fn pairs_that_a_walk_hands_out_live_on() {
+    // In the cache, and large: read from the host page by page.
+    for (cache_bytes, length) in [(1 << 20, 10), (1, 10), (1, 15_000)] {
+        let (states, mut map) = short_lived_map(cache_bytes);
+        let mut at = |now: i64, act: &mut dyn FnMut(&mut MapCache<String>, Slot)| {
+            states.begin_call();
+            host::set_processing_time(now);
+            map.begin_batch();
+            let slot = map.slot(1, b"key", b"");
+            act(&mut map, slot);
+        };
+        let walk = |map: &mut MapCache<String>, slot: Slot, from: &[u8], most: usize| {
+            let mut keys = String::new();
+            map.scan(slot, from, |key, value| {
+                assert_eq!(value.len(), length);
+                keys.push(char::from(key[0]));
+                if keys.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            keys
+        };
+        at(0, &mut |map, slot| (b'a'..=b'e').for_each(|key| map.put(slot, &[key], "x".repeat(length))));
+        at(5, &mut |map, slot| {
+            // One that is known by itself lives on, too.
+            assert!(map.get(slot, b"c").is_some());
+            assert_eq!(walk(map, slot, b"b", 3), "bcd");
+        });
+        at(9, &mut |map, slot| assert!(!map.is_empty(slot)));
+        at(12, &mut |map, slot| {
+            assert_eq!(map.get(slot, b"a"), None);
+            assert_eq!(walk(map, slot, b"", 9), "bcd");
+            assert!(map.get(slot, b"c").is_some());
+        });
+        at(20, &mut |map, slot| assert!(!map.is_empty(slot)));
+        at(22, &mut |map, slot| {
+            assert!(map.is_empty(slot));
+            assert_eq!(walk(map, slot, b"", 9), "");
+        });
+    }
+}
+
+#[test]
+fn a_hot_list_keeps_few_of_the_elements_that_have_ended() {
+    for (on_read, is_read) in [(false, true), (true, true), (false, false)] {
+        host::reset();
+        let states = backend(StateKind::List, 1 << 20, false);
+        let mut list = states.list::<u64>("state");
+        list.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
+        let element_bytes = 4 + 8 + 8;
+        for now in 0..10_000 {
+            states.begin_call();
+            host::set_processing_time(now);
+            list.begin_batch();
+            assert!(list.stats().bytes.get() < 30 * element_bytes + 200, "{:?} at {now}", list.stats());
+            let slot = list.slot(1, b"key", b"");
+            if is_read && on_read && now % 30 != 0 {
+                continue;
+            }
+            list.append(slot, &now.cast_unsigned());
+            if is_read {
+                let mut elements = Vec::new();
+                list.for_each(slot, |element| elements.push(element));
+                let expected = if on_read { now..=now } else { 0.max(now - 9)..=now };
+                assert!(elements.into_iter().eq(expected.map(i64::cast_unsigned)), "{now}");
+            } else {
+                list.flush();
+            }
+        }
+        // What has ended whole is nowhere in the cache.
+        states.begin_call();
+        host::set_processing_time(20_000);
+        let slot = list.slot(1, b"key", b"");
+        assert!(list.is_empty(slot));
+        list.begin_batch();
+        assert_eq!((list.stats().bytes.get(), list.stats().entries.get()), (0, 0));
+    }
 }
 
 #[test]
