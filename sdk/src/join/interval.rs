@@ -54,6 +54,9 @@ where
     ///     .interval_join(&payments.key_by(|payment| payment.order))
     ///     .between(0, 3_600_000)
     ///     .process(|order, payment, _, out: &mut Collector<str>| out.csv((order.id, order.amount, payment.amount)))
+    ///
+    /// For each stream, the records of a key are kept in parts of time as long as the interval; each
+    /// part is bounded by `state.value.bytes-max` (16 MB): a key that has more of them fails the job.
     /// # }
     /// ```
     pub fn interval_join<R, B>(&self, other: &KeyedStream<R, K, B>) -> IntervalJoin<L, R, K, A, B>
