@@ -29,10 +29,8 @@ use crate::{
     operator::{Element, SideOutputs, TwoInputFunction},
     record::{Key, Pair, Record},
     state::{ListCache, Timer, Timers},
+    window::{LATE_RECORDS, LATE_RECORDS_DROPPED},
 };
-
-/// Name of the metric that counts late records which nobody wanted.
-const LATE_RECORDS_DROPPED: &str = "numLateRecordsDropped";
 
 impl<L, K, A> KeyedStream<L, K, A>
 where
@@ -54,11 +52,11 @@ where
     ///     .interval_join(&payments.key_by(|payment| payment.order))
     ///     .between(0, 3_600_000)
     ///     .process(|order, payment, _, out: &mut Collector<str>| out.csv((order.id, order.amount, payment.amount)))
+    /// # }
+    /// ```
     ///
     /// For each stream, the records of a key are kept in parts of time as long as the interval; each
     /// part is bounded by `state.value.bytes-max` (16 MB): a key that has more of them fails the job.
-    /// # }
-    /// ```
     pub fn interval_join<R, B>(&self, other: &KeyedStream<R, K, B>) -> IntervalJoin<L, R, K, A, B>
     where
         R: Record + ?Sized,
@@ -139,7 +137,8 @@ where
     /// They get the greater of the timestamps of both records.
     ///
     /// A record below the watermark is late: it is dropped, and counted in
-    /// `numLateRecordsDropped`, unless it is wanted on a side output. A record without
+    /// `numLateRecordsDropped`, unless it is wanted on a side output. `numLateRecords` counts all
+    /// that were late, in the side outputs or dropped. A record without
     /// timestamp is rejected, as is one that completes a pair for which the closure returns an
     /// error.
     pub fn process<U, F, O>(&self, function: F) -> DataStream<U>
@@ -254,16 +253,18 @@ impl Interval {
 /// Where late records go.
 struct LateRecords<T: ?Sized> {
     side_output: Option<OutputTag<T>>,
+    all: Counter,
     dropped: Counter,
 }
 
 impl<T: Record + ?Sized> LateRecords<T> {
     fn new(side_output: Option<OutputTag<T>>) -> Self {
-        Self { side_output, dropped: Counter::new(LATE_RECORDS_DROPPED) }
+        Self { side_output, all: Counter::new(LATE_RECORDS), dropped: Counter::new(LATE_RECORDS_DROPPED) }
     }
 
     #[cold]
     fn take(&self, record: T::View<'_>, timestamp: i64, sides: &mut SideOutputs) {
+        self.all.inc();
         match &self.side_output {
             None => self.dropped.inc(),
             Some(tag) => sides.output(tag, timestamp, record),

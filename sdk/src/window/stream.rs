@@ -246,7 +246,7 @@ where
 
     /// Sends records that are too late for all of their windows to a side output, taken from the
     /// results with [`DataStream::get_side_output`]; without one, they are dropped and counted
-    /// in `numLateRecordsDropped`. Watermarks are made every `pipeline.auto-watermark-interval`
+    /// in `numLateRecordsDropped`. `numLateRecords` counts them in both cases. Watermarks are made every `pipeline.auto-watermark-interval`
     /// (200 ms), so that a small file has no late records: to see some in a test, call
     /// `TestHarness::set_processing_time` between two records.
     #[must_use]
