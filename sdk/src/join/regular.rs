@@ -33,7 +33,8 @@ where
     /// records have come, in whatever order they do.
     ///
     /// What is kept of one key, for each stream, is one list, bounded by `state.value.bytes-max`
-    /// (16 MB): a key that has more fails the job. With a time to live, what has ended does not count.
+    /// (16 MB): a key that has more fails the job. With a time to live, what has ended is dropped by and
+    /// by, and counts until then.
     ///
     /// ```
     /// # use engine_sdk::prelude::*;
