@@ -341,7 +341,8 @@ fn join<T, U, K, S, C>(
             });
         }
     }
-    if is_at_watermark && interval.lower == 0 {
+    // With both bounds excluded, an interval may be empty.
+    if is_at_watermark && interval.lower == 0 && 0 <= interval.upper {
         each_at_watermark(&mut other.rows, (hash, key), element.timestamp, pair);
     }
 }
