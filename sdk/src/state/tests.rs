@@ -596,7 +596,170 @@ fn errors_name_keys_that_are_no_text_by_their_bytes() {
     }
 }
 
-/// A map of numbers with values of so many bytes that live for ten milliseconds, or as long as they are read.
+/// What ends, and when.
+type Ending<T> = (T, i64);
+
+/// Begins a call, some time later; returns the time.
+fn begin_call_later(states: &StateBackend, random: &mut Random, now: &mut i64) -> i64 {
+    states.begin_call();
+    *now += random.below(6).cast_signed();
+    host::set_processing_time(*now);
+    *now
+}
+
+#[test]
+fn lists_with_a_time_to_live_are_those_of_the_model() {
+    let (mut ended, mut evictions) = (0, 0);
+    for seed in 0..CASES {
+        host::reset();
+        let random = &mut Random(seed);
+        let mut model: Model<Vec<Ending<u64>>> = BTreeMap::new();
+        let states = backend(StateKind::List, cache_bytes(random), false);
+        let mut cache = states.list::<u64>("state");
+        let on_read = random.chance(50);
+        cache.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
+        let mut time = 0;
+        for _ in 0..1 + random.below(24) {
+            let now = begin_call_later(&states, random, &mut time);
+            let batch: Vec<_> = (0..random.below(8)).map(|_| scope(random)).collect();
+            cache.begin_batch();
+            if !cache.is_complete() && random.chance(50) {
+                for (key, namespace) in &batch {
+                    cache.prefetch(key_hash(key), namespace, |out| out.extend_from_slice(key));
+                }
+                cache.fetch();
+            }
+            for (key, namespace) in batch {
+                let slot = cache.slot(key_hash(&key), &key, &namespace);
+                let expected = model.entry((key, namespace)).or_default();
+                match random.below(10) {
+                    0 => {
+                        cache.clear(slot);
+                        expected.clear();
+                    }
+                    1 => {
+                        cache.replace(slot, [&1, &2]);
+                        *expected = vec![(1, now + 10), (2, now + 10)];
+                    }
+                    kind @ 2..6 => {
+                        let before = expected.len();
+                        expected.retain(|(_, end)| now < *end);
+                        ended += before - expected.len();
+                        if on_read {
+                            expected.iter_mut().for_each(|(_, end)| *end = now + 10);
+                        }
+                        if kind == 2 {
+                            assert_eq!(cache.is_empty(slot), expected.is_empty(), "seed {seed}");
+                        } else {
+                            let mut elements = Vec::new();
+                            cache.for_each(slot, |element| elements.push(element));
+                            assert!(elements.iter().eq(expected.iter().map(|(element, _)| element)), "seed {seed}");
+                        }
+                    }
+                    _ => {
+                        let element = random.next();
+                        cache.append(slot, &element);
+                        expected.push((element, now + 10));
+                    }
+                }
+            }
+            if random.chance(20) {
+                cache.flush();
+            }
+        }
+        evictions += cache.stats().evictions.get();
+    }
+    assert!(10_000 < ended && 10_000 < evictions, "{ended} elements ended, {evictions} evictions");
+}
+
+#[test]
+fn maps_with_a_time_to_live_are_those_of_the_model() {
+    let (mut ended, mut evictions) = (0, 0);
+    for seed in 0..CASES {
+        host::reset();
+        let random = &mut Random(seed);
+        let mut model: Model<BTreeMap<Vec<u8>, Ending<String>>> = BTreeMap::new();
+        let states = backend(StateKind::Map, cache_bytes(random), false);
+        let mut cache = states.map::<String>("state");
+        let on_read = random.chance(50);
+        cache.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
+        // Maps of a case with large values are larger than what is read at once.
+        let length = if random.chance(20) { 20_000 } else { 3 };
+        let mut time = 0;
+        for _ in 0..1 + random.below(24) {
+            let now = begin_call_later(&states, random, &mut time);
+            cache.begin_batch();
+            for (key, namespace) in (0..random.below(8)).map(|_| scope(random)).collect::<Vec<_>>() {
+                let slot = cache.slot(key_hash(&key), &key, &namespace);
+                let expected = model.entry((key, namespace)).or_default();
+                let before = expected.len();
+                expected.retain(|_, (_, end)| now < *end);
+                ended += before - expected.len();
+                let map_key = random.below(5).to_string().into_bytes();
+                match random.below(12) {
+                    0 => {
+                        cache.clear(slot);
+                        expected.clear();
+                    }
+                    1 => assert_eq!(cache.is_empty(slot), expected.is_empty(), "seed {seed}"),
+                    2..5 => {
+                        let from = if random.chance(50) { Vec::new() } else { map_key };
+                        let limit = usize::try_from(1 + random.below(6)).unwrap();
+                        let mut pairs = Vec::new();
+                        cache.scan(slot, &from, |map_key, value| {
+                            pairs.push((map_key.to_owned(), value.clone()));
+                            if pairs.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                        });
+                        let expected: Vec<_> = expected.range_mut(from..).take(limit).collect();
+                        assert!(
+                            pairs
+                                .iter()
+                                .map(|(key, value)| (key, value))
+                                .eq(expected.iter().map(|(key, value)| (*key, &value.0))),
+                            "seed {seed}: {pairs:?}"
+                        );
+                        for (_, (_, end)) in expected.into_iter().filter(|_| on_read) {
+                            *end = now + 10;
+                        }
+                    }
+                    5 | 6 => {
+                        let expected = expected.get_mut(&map_key);
+                        assert_eq!(
+                            cache.get(slot, &map_key),
+                            expected.as_deref().map(|(value, _)| value),
+                            "seed {seed}"
+                        );
+                        if let Some((_, end)) = expected.filter(|_| on_read) {
+                            *end = now + 10;
+                        }
+                    }
+                    7 => {
+                        cache.remove(slot, &map_key);
+                        expected.remove(&map_key);
+                    }
+                    8 => {
+                        cache.modify(slot, &map_key, |value| value.get_or_insert_default().push('m'));
+                        let (value, end) = expected.entry(map_key).or_default();
+                        value.push('m');
+                        *end = now + 10;
+                    }
+                    _ => {
+                        let value = "v".repeat(length);
+                        cache.put(slot, &map_key, value.clone());
+                        expected.insert(map_key, (value, now + 10));
+                    }
+                }
+            }
+            if random.chance(20) {
+                cache.flush();
+            }
+        }
+        evictions += cache.stats().evictions.get();
+    }
+    assert!(10_000 < ended && 5_000 < evictions, "{ended} pairs ended, {evictions} evictions");
+}
+
+/// A map whose pairs live for ten milliseconds since they were written or read.
 fn short_lived_map(cache_bytes: u64) -> (StateBackend, MapCache<String>) {
     host::reset();
     let states = backend(StateKind::Map, cache_bytes, false);
