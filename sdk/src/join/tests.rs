@@ -365,6 +365,32 @@ fn what_comes_at_the_watermark_is_joined_until_the_next() {
 }
 
 #[test]
+fn what_came_at_the_watermark_is_joined_in_a_job_that_goes_on() {
+    let program = |env: &StreamExecutionEnvironment, _: &Args| {
+        let items = env.from_source(FileSource::json_lines::<Item>("items"));
+        let (lefts, rights) = (side(&items, true), side(&items, false));
+        let join = lefts.key_by(|left| left.0).interval_join(&rights.key_by(|right| right.0)).between(0, 0);
+        join.process(|left, right, _, out: &mut Collector<(u32, u32)>| out.collect((left.1, right.1)))
+            .sink_to(DiscardSink);
+        Ok(())
+    };
+    let push = |harness: &mut TestHarness, is_left, id| {
+        harness.push_with_timestamp::<Item>(&Item { is_left, key: 0, id }, 10).unwrap();
+    };
+    let mut harness = TestHarness::new(program, &[]).unwrap();
+    push(&mut harness, true, 1);
+    harness.process_watermark(10).unwrap();
+    push(&mut harness, true, 2);
+    let snapshot = harness.snapshot().unwrap();
+    let mut harness = TestHarness::restore(program, &[], &snapshot).unwrap();
+    push(&mut harness, false, 3);
+    assert_eq!(harness.records::<(u32, u32)>().unwrap(), [(2, 3)]);
+    harness.process_watermark(11).unwrap();
+    drop(harness.snapshot().unwrap());
+    assert!(!host::kept_anything());
+}
+
+#[test]
 fn a_record_is_forgotten_when_its_time_is_over() {
     let mut harness = TestHarness::of_stream(|items: DataStream<Item>| {
         let (lefts, rights) = (side(&items, true), side(&items, false));
