@@ -117,7 +117,7 @@ fn late_records_are_counted_or_go_to_a_side_output() -> Result<()> {
     })?;
     run_steps(&mut harness, &steps);
     assert_eq!(harness.records::<Sale>()?, [("a".to_owned(), 1)]);
-    assert_eq!(harness.metric("numLateRecordsDropped"), Some(2.0));
+    assert_eq!((harness.metric("numLateRecordsDropped"), harness.metric("numLateRecords")), (Some(2.0), Some(2.0)));
 
     let job = |env: &StreamExecutionEnvironment, _: &Args| {
         let late = OutputTag::new("late");
@@ -132,7 +132,7 @@ fn late_records_are_counted_or_go_to_a_side_output() -> Result<()> {
     run_steps(&mut harness, &steps);
     assert_eq!(harness.records_of::<Sale>("sums")?, [("a".to_owned(), 1)]);
     assert_eq!(harness.records_of::<Sale>("late")?, [("a".to_owned(), 2), ("b".to_owned(), 8)]);
-    assert_eq!(harness.metric("numLateRecordsDropped"), None);
+    assert_eq!((harness.metric("numLateRecordsDropped"), harness.metric("numLateRecords")), (None, Some(2.0)));
     Ok(())
 }
 
@@ -186,11 +186,6 @@ fn windows_that_cannot_be_are_refused() {
         "TumblingEventTimeWindows::of: the size must be at least 1 ms",
     );
     refused(
-        |sales| sales.window_all(GlobalWindows::create()).count().map(|_| String::new()),
-        "window(GlobalWindows::create()): such a window never fires; give it a `trigger`, \
-         or use `GlobalWindows::end_of_stream()`",
-    );
-    refused(
         |sales| {
             let windowed = sales.key_by(|sale| sale.0.clone()).window(EventTimeSessionWindows::with_gap(ms(10)));
             let delta = DeltaTrigger::of(1.0, |_: &Sale, _: &Sale| 0.0);
@@ -208,6 +203,45 @@ fn windows_that_cannot_be_are_refused() {
         },
         "state \"firings\" of each window: sessions merge, so they have none; declare it in `WindowStates::global`",
     );
+}
+
+#[test]
+fn a_window_that_never_fires_is_refused_whatever_is_done_with_it() {
+    macro_rules! by_name {
+        ($sales:expr) => {
+            $sales.key_by(|sale| sale.0.clone()).window(GlobalWindows::create())
+        };
+    }
+    let programs: [fn(DataStream<Sale>) -> DataStream<String>; 8] = [
+        |sales| sales.window_all(GlobalWindows::create()).count().map(|_| String::new()),
+        |sales| by_name!(sales).aggregate(Sums).map(|_| String::new()),
+        |sales| by_name!(sales).reduce(|sale, _| sale).map(|_| String::new()),
+        |sales| by_name!(sales).process(|_| Joined),
+        |sales| by_name!(sales).aggregate_with(Sums, |_| Total),
+        |sales| by_name!(sales).evictor(CountEvictor::of(1)).sum(|sale| sale.1).map(|_| String::new()),
+        |sales| {
+            let join = sales.join(&sales).where_(|sale| sale.0.clone()).equal_to(|sale| sale.0.clone());
+            join.window(GlobalWindows::create())
+                .apply(|_, _, _, out: &mut Collector<String>| out.collect(String::new()))
+        },
+        |sales| {
+            let groups = sales.co_group(&sales).where_(|sale| sale.0.clone()).equal_to(|sale| sale.0.clone());
+            let windows = groups.window(GlobalWindows::create());
+            windows.apply(|_, _, _, out: &mut Collector<String>| out.collect(String::new()))
+        },
+    ];
+    for program in programs {
+        refused(
+            program,
+            "window(GlobalWindows::create()): such a window never fires; give it a `trigger`, \
+             or use `GlobalWindows::end_of_stream()`",
+        );
+    }
+    let triggered: [fn(DataStream<Sale>) -> DataStream<String>; 2] = [
+        |sales| by_name!(sales).evictor(CountEvictor::of(1)).trigger(CountTrigger::of(1)).process(|_| Joined),
+        |sales| by_name!(sales).trigger(CountTrigger::of(1)).evictor(CountEvictor::of(1)).process(|_| Joined),
+    ];
+    triggered.into_iter().for_each(|program| drop(TestHarness::of_stream(program).expect("it has a trigger")));
 }
 
 #[test]
@@ -381,6 +415,69 @@ fn evictors_take_records_out_of_windows() {
         &steps,
         &["a 6", "a 18"],
     );
+}
+
+#[test]
+fn a_window_that_the_evictor_leaves_nothing_has_the_result_of_no_records() {
+    let steps = [At("a", 1, 1), At("a", 2, 2), Watermark(i64::MAX)];
+    macro_rules! emptied {
+        ($sales:expr) => {
+            $sales
+                .key_by(|sale: &Sale| sale.0.clone())
+                .window(TumblingEventTimeWindows::of(ms(10)))
+                .evictor(CountEvictor::of(0))
+        };
+    }
+    check(|sales| emptied!(sales).count().map(|(key, count)| format!("{key} {count}")), &steps, &["a 0"]);
+    check(|sales| emptied!(sales).aggregate(Sums).map(|(key, sum)| format!("{key} {sum}")), &steps, &["a 0"]);
+    check(|sales| emptied!(sales).aggregate_with(Sums, |_| Total), &steps, &["a 0..10 [0]"]);
+    check(|sales| emptied!(sales).process(|_| Joined), &steps, &["a 0..10 []"]);
+    // Reductions, which those of a single field are in Flink, too, have no result without records.
+    check(|sales| emptied!(sales).reduce(|sale, _| sale).map(|sale| sale.0), &steps, &[]);
+    check(|sales| emptied!(sales).sum(|sale| sale.1).map(|(key, sum)| format!("{key} {sum}")), &steps, &[]);
+    check(|sales| emptied!(sales).min(|sale| sale.1).map(|(key, min)| format!("{key} {min}")), &steps, &[]);
+}
+
+/// Sum of the numbers.
+struct Sums;
+
+impl AggregateFunction<Sale> for Sums {
+    type Accumulator = i64;
+    type Output = i64;
+
+    fn create_accumulator(&self) -> i64 {
+        0
+    }
+
+    fn add(&self, sale: &Sale, accumulator: &mut i64) {
+        *accumulator += sale.1;
+    }
+
+    fn get_result(&self, accumulator: &i64) -> i64 {
+        *accumulator
+    }
+
+    fn merge(&self, accumulator: &mut i64, other: i64) {
+        *accumulator += other;
+    }
+}
+
+/// As [`Joined`], of results.
+struct Total;
+
+impl ProcessWindowFunction<String, i64> for Total {
+    type Output = String;
+
+    fn process(
+        &self,
+        key: &String,
+        results: &WindowElements<i64>,
+        ctx: &mut WindowContext<'_>,
+        out: &mut Collector<String>,
+    ) -> Result<()> {
+        out.collect(text(key, ctx.window(), results.iter().collect::<Vec<_>>()));
+        Ok(())
+    }
 }
 
 /// How often a window fired, and what the key came to in all windows.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine_sdk::prelude::*;
+use engine_sdk::{Counter, prelude::*};
 use time::{Date, Month, PrimitiveDateTime, Time};
 
 /// Windows are ten minutes long, in milliseconds.
@@ -32,7 +32,12 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
         .key_by_with(|failure: &Failure<'_>, key: &mut KeyWriter<str>| key.set(failure.address))
         .process({
             let alerts = alerts.clone();
-            move |states: &mut States| Guard { threshold, alerts: alerts.clone(), counts: states.map("counts") }
+            move |states: &mut States| Guard {
+                threshold,
+                alerts: alerts.clone(),
+                counts: states.map("counts"),
+                late: Counter::new("numLateFailures"),
+            }
         })
         .uid("guard");
     if let Some(directory) = args.get::<String>("alerts")? {
@@ -118,6 +123,8 @@ struct Guard {
     alerts: OutputTag<str>,
     /// Failed logins of the address by start of the window.
     counts: MapState<i64, u64>,
+    /// Failed logins that came after the row of their window was written, and count nowhere else.
+    late: Counter,
 }
 
 impl KeyedProcessFunction<str, Failure<'static>> for Guard {
@@ -133,6 +140,7 @@ impl KeyedProcessFunction<str, Failure<'static>> for Guard {
         let last = start + WINDOW - 1;
         if last <= ctx.timer_service().current_watermark() {
             // Too late: the window's row was written.
+            self.late.inc();
             return Ok(());
         }
         let count = self.counts.get(&start).unwrap_or(0) + 1;
@@ -193,8 +201,10 @@ mod tests {
         let mut first = harness.lines().unwrap();
         first.sort();
         assert_eq!(first, ["1702191000000,192.0.2.7,2", "1702191000000,192.0.2.8,1"]);
+        assert_eq!(harness.metric("numLateFailures"), None);
         // Too late: not a second row for the window.
         push_failure(&mut harness, "Dec 10 06:59:59", "192.0.2.7");
+        assert_eq!(harness.metric("numLateFailures"), Some(1.0));
         harness.finish().unwrap();
         let mut second = harness.lines().unwrap().split_off(2);
         second.sort();

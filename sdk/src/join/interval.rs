@@ -3,9 +3,10 @@
 //! The records of each input are kept in buckets of time, as wide as the interval: a
 //! record finds all that it can be paired with in two of them, and a bucket is dropped
 //! as a whole, by one timer. Which records count as still there is decided by their own
-//! timestamps, as in Flink, which has a timer for each. (One thing differs: a record that
-//! comes at the watermark itself and has no time left is gone at once. In Flink its
-//! timer fires with the next watermark.)
+//! timestamps, as in Flink, which has a timer for each. A record that comes at the
+//! watermark itself and has no time left is there until the next watermark, with which its
+//! timer fires; it is kept in a list of its own, since one with the same timestamp that
+//! came before this watermark is gone.
 
 use std::rc::Rc;
 
@@ -28,10 +29,8 @@ use crate::{
     operator::{Element, SideOutputs, TwoInputFunction},
     record::{Key, Pair, Record},
     state::{ListCache, Timer, Timers},
+    window::{LATE_RECORDS, LATE_RECORDS_DROPPED},
 };
-
-/// Name of the metric that counts late records which nobody wanted.
-const LATE_RECORDS_DROPPED: &str = "numLateRecordsDropped";
 
 impl<L, K, A> KeyedStream<L, K, A>
 where
@@ -55,6 +54,9 @@ where
     ///     .process(|order, payment, _, out: &mut Collector<str>| out.csv((order.id, order.amount, payment.amount)))
     /// # }
     /// ```
+    ///
+    /// For each stream, the records of a key are kept in parts of time as long as the interval; each
+    /// part is bounded by `state.value.bytes-max` (16 MB): a key that has more of them fails the job.
     pub fn interval_join<R, B>(&self, other: &KeyedStream<R, K, B>) -> IntervalJoin<L, R, K, A, B>
     where
         R: Record + ?Sized,
@@ -135,7 +137,8 @@ where
     /// They get the greater of the timestamps of both records.
     ///
     /// A record below the watermark is late: it is dropped, and counted in
-    /// `numLateRecordsDropped`, unless it is wanted on a side output. A record without
+    /// `numLateRecordsDropped`, unless it is wanted on a side output. `numLateRecords` counts all
+    /// that were late, in the side outputs or dropped. A record without
     /// timestamp is rejected, as is one that completes a pair for which the closure returns an
     /// error.
     pub fn process<U, F, O>(&self, function: F) -> DataStream<U>
@@ -225,7 +228,7 @@ impl Interval {
     }
 
     /// First and last timestamp of those records of the second input that belong to a
-    /// record of the first and are still kept.
+    /// record of the first and have time left.
     #[inline]
     fn partners(self, timestamp: i64, watermark: i64) -> (i64, i64) {
         let kept_from = watermark.saturating_sub(self.reversed().retention()).saturating_add(1);
@@ -250,16 +253,18 @@ impl Interval {
 /// Where late records go.
 struct LateRecords<T: ?Sized> {
     side_output: Option<OutputTag<T>>,
+    all: Counter,
     dropped: Counter,
 }
 
 impl<T: Record + ?Sized> LateRecords<T> {
     fn new(side_output: Option<OutputTag<T>>) -> Self {
-        Self { side_output, dropped: Counter::new(LATE_RECORDS_DROPPED) }
+        Self { side_output, all: Counter::new(LATE_RECORDS), dropped: Counter::new(LATE_RECORDS_DROPPED) }
     }
 
     #[cold]
     fn take(&self, record: T::View<'_>, timestamp: i64, sides: &mut SideOutputs) {
+        self.all.inc();
         match &self.side_output {
             None => self.dropped.inc(),
             Some(tag) => sides.output(tag, timestamp, record),
@@ -287,6 +292,13 @@ fn timer_namespace(input: u8, bucket: [u8; 8]) -> [u8; 9] {
     namespace
 }
 
+/// The list of those records with a timestamp that came when it was the watermark, and have no time left.
+fn list_at_watermark(timestamp: i64) -> [u8; 9] {
+    let mut list = [0; 9];
+    list[..8].copy_from_slice(&timestamp.to_be_bytes());
+    list
+}
+
 /// Keeps a record, and finds those of the other input that belong to it: `pair` is
 /// handed their timestamps. `input` is the number of the record's.
 #[inline(always)]
@@ -306,14 +318,19 @@ fn join<T, U, K, S, C>(
     C: KeySelector<U, K>,
 {
     let hash = own.take_key(record, element, key);
-    let number = element.timestamp.div_euclid(interval.width());
-    let bucket = number.to_be_bytes();
-    let slot = own.rows.slot(hash, key, &bucket);
-    if !own.rows.has_known_elements(slot) {
-        let time = interval.cleanup_time(number);
-        timers.register(TimeDomain::EventTime, time, hash, key, &timer_namespace(input, bucket));
+    let is_at_watermark = element.timestamp == timers.watermark();
+    if is_at_watermark && interval.upper == 0 {
+        keep_at_watermark(&mut own.rows, (hash, key), (input, timers), record, element.timestamp);
+    } else {
+        let number = element.timestamp.div_euclid(interval.width());
+        let bucket = number.to_be_bytes();
+        let slot = own.rows.slot(hash, key, &bucket);
+        if !own.rows.has_known_elements(slot) {
+            let time = interval.cleanup_time(number);
+            timers.register(TimeDomain::EventTime, time, hash, key, &timer_namespace(input, bucket));
+        }
+        own.rows.append(slot, (T::shorten(record), &element.timestamp));
     }
-    own.rows.append(slot, (T::shorten(record), &element.timestamp));
     let (first, last) = interval.partners(element.timestamp, timers.watermark());
     for bucket in interval.buckets(element.timestamp, timers.watermark()) {
         if let Some(slot) = other.rows.slot_of_some(hash, key, &bucket) {
@@ -323,6 +340,41 @@ fn join<T, U, K, S, C>(
                 }
             });
         }
+    }
+    // With both bounds excluded, an interval may be empty.
+    if is_at_watermark && interval.lower == 0 && 0 <= interval.upper {
+        each_at_watermark(&mut other.rows, (hash, key), element.timestamp, pair);
+    }
+}
+
+/// Keeps a record that came at the watermark and has no time left.
+#[cold]
+fn keep_at_watermark<T: Record + ?Sized>(
+    rows: &mut ListCache<Pair<T, i64>>,
+    (hash, key): (u32, &[u8]),
+    (input, timers): (u8, &Timers),
+    record: T::Ref<'_>,
+    timestamp: i64,
+) {
+    let list = list_at_watermark(timestamp);
+    let slot = rows.slot(hash, key, &list);
+    if !rows.has_known_elements(slot) {
+        let namespace = [&[input], &list[..]].concat();
+        timers.register(TimeDomain::EventTime, timestamp, hash, key, &namespace);
+    }
+    rows.append(slot, (T::shorten(record), &timestamp));
+}
+
+/// Finds the records of the other input that [`keep_at_watermark`] kept.
+#[cold]
+fn each_at_watermark<U: Record + ?Sized>(
+    rows: &mut ListCache<Pair<U, i64>>,
+    (hash, key): (u32, &[u8]),
+    timestamp: i64,
+    mut pair: impl FnMut(i64, U::Ref<'_>),
+) {
+    if let Some(slot) = rows.slot_of_some(hash, key, &list_at_watermark(timestamp)) {
+        rows.for_each(slot, |(other, _)| pair(timestamp, other));
     }
 }
 

@@ -32,6 +32,10 @@ where
     /// [`RegularJoin::enable_time_to_live`] says. Each pair is handed out once, as soon as both of its
     /// records have come, in whatever order they do.
     ///
+    /// What is kept of one key, for each stream, is one list, bounded by `state.value.bytes-max`
+    /// (16 MB): a key that has more fails the job. With a time to live, what has ended is dropped by and
+    /// by, and counts until then.
+    ///
     /// ```
     /// # use engine_sdk::prelude::*;
     /// # #[derive(Record)] struct Order { customer: u64, amount: u64 }

@@ -32,18 +32,28 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Watermarks rise slowly, so that some records are late and most are not.
     let step = (0_u8..12, 0_u8..3, -20_i64..20, 0_i64..6);
     vec(step, 0..50).prop_map(|steps| {
-        let mut now = 0;
+        let (mut now, mut watermark) = (0, -12);
         let step = |(kind, key, distance, progress)| {
             now += progress;
-            let timestamp = now + distance;
+            // Some come at the watermark itself.
+            let timestamp = if (-3..3).contains(&distance) { watermark } else { now + distance };
             match kind {
                 0..5 => Step::Left { key, timestamp },
                 5..10 => Step::Right { key, timestamp },
-                _ => Step::Watermark(now - 12),
+                _ => {
+                    watermark = watermark.max(now - 12);
+                    Step::Watermark(watermark)
+                }
             }
         };
         steps.into_iter().map(step).collect()
     })
+}
+
+/// Lower bound and length of an interval: any, or one that begins or ends with the record's own time.
+fn interval() -> impl Strategy<Value = (i64, i64)> {
+    let (any, length) = ((-15_i64..15, 0_i64..12), 0_i64..6);
+    prop_oneof![any, length.clone().prop_map(|length| (0, length)), length.prop_map(|length| (-length, length))]
 }
 
 /// Small, smaller than a batch, or large.
@@ -87,9 +97,7 @@ fn run(
     (joined, harness.metric("numLateRecordsDropped"))
 }
 
-/// Flink's `IntervalJoinOperator`: the pairs, and the ids of late records. But for one
-/// thing: what comes at the watermark itself and has no time left is gone at once, and
-/// not with the next watermark.
+/// Flink's `IntervalJoinOperator`: the pairs, and the ids of late records.
 fn interval_model(steps: &[Step], lower: i64, upper: i64) -> (Vec<Joined>, Vec<u32>) {
     let mut watermark = i64::MIN;
     let (mut lefts, mut rights) = (BTreeMap::<(u8, i64), Vec<u32>>::new(), BTreeMap::<(u8, i64), Vec<u32>>::new());
@@ -99,29 +107,26 @@ fn interval_model(steps: &[Step], lower: i64, upper: i64) -> (Vec<Joined>, Vec<u
             Step::Left { timestamp, .. } | Step::Right { timestamp, .. } if timestamp < watermark => late.push(id),
             Step::Left { key, timestamp } => {
                 lefts.entry((key, timestamp)).or_default().push(id);
-                let partners = rights.iter().filter(|((of, other), _)| {
-                    *of == key
-                        && (timestamp + lower..=timestamp + upper).contains(other)
-                        && watermark < *other + (-lower).max(0)
-                });
+                let partners = rights
+                    .iter()
+                    .filter(|((of, other), _)| *of == key && (timestamp + lower..=timestamp + upper).contains(other));
                 for ((_, other), ids) in partners {
                     joined.extend(ids.iter().map(|right| (id, *right, timestamp.max(*other))));
                 }
             }
             Step::Right { key, timestamp } => {
                 rights.entry((key, timestamp)).or_default().push(id);
-                let partners = lefts.iter().filter(|((of, other), _)| {
-                    *of == key
-                        && (timestamp - upper..=timestamp - lower).contains(other)
-                        && watermark < *other + upper.max(0)
-                });
+                let partners = lefts
+                    .iter()
+                    .filter(|((of, other), _)| *of == key && (timestamp - upper..=timestamp - lower).contains(other));
                 for ((_, other), ids) in partners {
                     joined.extend(ids.iter().map(|left| (*left, id, timestamp.max(*other))));
                 }
             }
             Step::Watermark(time) if watermark < time => {
                 watermark = time;
-                // Each record has a timer at its timestamp and the time that the other side has to come.
+                // Each record has a timer at its timestamp and the time that the other side has to come;
+                // one for a time that has passed already fires with the next watermark.
                 lefts.retain(|(_, timestamp), _| time < timestamp + upper.max(0));
                 rights.retain(|(_, timestamp), _| time < timestamp + (-lower).max(0));
             }
@@ -137,7 +142,7 @@ proptest! {
     #[test]
     fn interval_joins_give_the_pairs_of_the_model(
         steps in steps(),
-        (lower, length) in (-15_i64..15, 0_i64..12),
+        (lower, length) in interval(),
         exclusive: (bool, bool),
         cache_bytes in cache_bytes(),
     ) {
@@ -316,7 +321,73 @@ fn late_records_go_to_side_outputs() {
     assert_eq!(harness.records_of::<(u8, u32)>("late right").unwrap(), [(0, 2)]);
     let times = harness.records_of::<i64>("times").unwrap();
     assert_eq!(times, [10_012, 12_012, 10_013, 12_013, 13_012, 13_013]);
-    assert_eq!(harness.metric("numLateRecordsDropped"), None);
+    assert_eq!((harness.metric("numLateRecordsDropped"), harness.metric("numLateRecords")), (None, Some(2.0)));
+}
+
+#[test]
+fn what_comes_at_the_watermark_is_joined_until_the_next() {
+    for ((lower, upper), cache_bytes) in [(0, 0), (-3, 0), (0, 3)].into_iter().zip([1, 600, 1 << 24]) {
+        let steps = [
+            Step::Left { key: 0, timestamp: 10 },
+            Step::Right { key: 0, timestamp: 10 },
+            Step::Watermark(10),
+            Step::Left { key: 0, timestamp: 10 },
+            Step::Right { key: 0, timestamp: 10 },
+            Step::Watermark(10),
+            Step::Left { key: 0, timestamp: 10 },
+            Step::Right { key: 1, timestamp: 10 },
+            Step::Watermark(11),
+            Step::Left { key: 0, timestamp: 11 },
+            Step::Right { key: 0, timestamp: 11 },
+        ];
+        // Those of before the watermark are gone where they have no time left.
+        let mut expected = vec![(0, 1, 10), (3, 4, 10), (6, 4, 10), (9, 10, 11)];
+        match (lower, upper) {
+            (-3, 0) => expected.extend([(3, 1, 10), (6, 1, 10), (9, 1, 11), (9, 4, 11)]),
+            (0, 3) => expected.extend([(0, 4, 10), (0, 10, 11), (3, 10, 11), (6, 10, 11)]),
+            _ => {}
+        }
+        expected.sort_unstable();
+        let (mut modelled, late) = interval_model(&steps, lower, upper);
+        modelled.sort_unstable();
+        assert_eq!((modelled, late), (expected.clone(), vec![]));
+        let (joined, dropped) = run(&steps, cache_bytes, |items| {
+            let (lefts, rights) = (side(items, true), side(items, false));
+            let join = lefts.key_by(|left| left.0).interval_join(&rights.key_by(|right| right.0)).between(lower, upper);
+            join.process(|left, right, context, out: &mut Collector<Joined>| {
+                out.collect((left.1, right.1, context.timestamp()));
+            })
+        });
+        assert_eq!(joined.into_iter().map(|(joined, _)| joined).collect::<Vec<_>>(), expected);
+        assert_eq!(dropped, None);
+        assert!(!host::kept_anything());
+    }
+}
+
+#[test]
+fn what_came_at_the_watermark_is_joined_in_a_job_that_goes_on() {
+    let program = |env: &StreamExecutionEnvironment, _: &Args| {
+        let items = env.from_source(FileSource::json_lines::<Item>("items"));
+        let (lefts, rights) = (side(&items, true), side(&items, false));
+        let join = lefts.key_by(|left| left.0).interval_join(&rights.key_by(|right| right.0)).between(0, 0);
+        join.process(|left, right, _, out: &mut Collector<(u32, u32)>| out.collect((left.1, right.1)))
+            .sink_to(DiscardSink);
+        Ok(())
+    };
+    let push = |harness: &mut TestHarness, is_left, id| {
+        harness.push_with_timestamp::<Item>(&Item { is_left, key: 0, id }, 10).unwrap();
+    };
+    let mut harness = TestHarness::new(program, &[]).unwrap();
+    push(&mut harness, true, 1);
+    harness.process_watermark(10).unwrap();
+    push(&mut harness, true, 2);
+    let snapshot = harness.snapshot().unwrap();
+    let mut harness = TestHarness::restore(program, &[], &snapshot).unwrap();
+    push(&mut harness, false, 3);
+    assert_eq!(harness.records::<(u32, u32)>().unwrap(), [(2, 3)]);
+    harness.process_watermark(11).unwrap();
+    drop(harness.snapshot().unwrap());
+    assert!(!host::kept_anything());
 }
 
 #[test]

@@ -44,12 +44,16 @@ impl<L: Record + ?Sized> DataStream<L> {
     ///     .apply(|order, payment, _, out: &mut Collector<str>| out.csv((order.id, order.amount, payment.amount)))
     /// # }
     /// ```
+    ///
+    /// A window keeps the records of both streams until it is given up: those of one key and window,
+    /// together, are bounded by `state.value.bytes-max` (16 MB).
     pub fn join<R: Record + ?Sized>(&self, other: &DataStream<R>) -> JoinedStreams<L, R, Pairs> {
         JoinedStreams { left: self.clone(), right: other.clone(), _mode: PhantomData }
     }
 
     /// Groups this stream with another in windows: the records of both that have the same key
-    /// and belong to the same window, also where there are none of one of the streams.
+    /// and belong to the same window, also where there are none of one of the streams. What is kept
+    /// is bounded as for [`DataStream::join`].
     pub fn co_group<R: Record + ?Sized>(&self, other: &DataStream<R>) -> JoinedStreams<L, R, Groups> {
         JoinedStreams { left: self.clone(), right: other.clone(), _mode: PhantomData }
     }

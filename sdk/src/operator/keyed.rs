@@ -104,6 +104,11 @@ pub trait Fold<T: Record + ?Sized>: 'static {
 
     /// The result so far.
     fn result(&self, state: &Self::State) -> Self::Output;
+
+    /// What no records at all come to, if there is such a thing.
+    fn of_none(&self) -> Option<Self::State> {
+        None
+    }
 }
 
 /// Number of records.
@@ -128,6 +133,10 @@ impl<T: Record + ?Sized> Fold<T> for Count {
     #[inline]
     fn result(&self, state: &u64) -> u64 {
         *state
+    }
+
+    fn of_none(&self) -> Option<u64> {
+        Some(0)
     }
 }
 
@@ -252,6 +261,10 @@ impl<T: Record + ?Sized, A: AggregateFunction<T>> Fold<T> for AggregateFold<A> {
     #[inline]
     fn result(&self, state: &A::Accumulator) -> A::Output {
         self.0.get_result(state)
+    }
+
+    fn of_none(&self) -> Option<A::Accumulator> {
+        Some(self.0.create_accumulator())
     }
 }
 

@@ -47,7 +47,7 @@ fn restored_pairs<V: Owned>(state: &StateId) -> BTreeMap<Box<[u8]>, V> {
         let key = reader.count().and_then(|count| reader.bytes(count));
         let key = key.expect("a snapshot wrote whole pairs");
         let value = &element[element.len() - reader.remaining()..];
-        pairs.extend(state.decode(value).map(|value| (key.into(), value)));
+        pairs.extend(state.decode(key, value).map(|value| (key.into(), value)));
     });
     pairs
 }

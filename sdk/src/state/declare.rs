@@ -278,7 +278,8 @@ pub enum UpdateType {
     /// When it is made or written.
     #[default]
     OnCreateAndWrite,
-    /// When it is read, too. Walking over a map is no reading of its pairs.
+    /// When it is read, too. Walking over a map reads the pairs that are handed out: each is written
+    /// anew, those of a large map at once. Asking a map whether it is empty reads none.
     OnReadAndWrite,
 }
 

@@ -86,7 +86,7 @@ cached!([T: Record + ?Sized] ListCache<T>, |was_read| was_read);
 
 /// A value for each key; as Flink's `ValueState`.
 ///
-/// Without one for the current key it is `None`. Made by [`super::States::value`].
+/// Without one for the current key it is `None`; [`ValueState::value_or`] has a default. Made by [`super::States::value`].
 pub struct ValueState<V>(Rc<Scoped<ValueCache<V>>>);
 
 impl<V: Owned> ValueState<V> {
@@ -117,6 +117,45 @@ impl<V: Owned> ValueState<V> {
         V: Clone,
     {
         self.with(|value| value.cloned())
+    }
+
+    /// A copy of the value of the current key, or `default` if there is none: as Flink's `ValueState`
+    /// with a default value. Nothing is written.
+    ///
+    /// ```
+    /// use engine_sdk::{TestHarness, prelude::*};
+    ///
+    /// /// Numbers the records of each key.
+    /// struct Number(ValueState<u64>);
+    ///
+    /// impl KeyedProcessFunction<str, str> for Number {
+    ///     type Output = String;
+    ///
+    ///     fn process_element(&self, line: &str, _: &mut KeyedContext<'_, str>, out: &mut Collector<String>) -> Result<()> {
+    ///         let number = self.0.value_or(0) + 1;
+    ///         self.0.update(number);
+    ///         out.collect(format!("{line}{number}"));
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<()> {
+    /// let mut harness = TestHarness::of_stream(|lines: DataStream<str>| {
+    ///     lines.key_by_ref(|line| line).process(|states| Number(states.value("number")))
+    /// })?;
+    /// for line in ["a", "b", "a"] {
+    ///     harness.push::<str>(line)?;
+    /// }
+    /// assert_eq!(harness.records::<String>()?, ["a1", "b1", "a2"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn value_or(&self, default: V) -> V
+    where
+        V: Clone,
+    {
+        self.value().unwrap_or(default)
     }
 
     /// Lends the value of the current key.

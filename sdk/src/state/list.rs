@@ -14,6 +14,8 @@ use crate::{
 
 /// Room that is made for an element before it is written, at most.
 const SHORT_ELEMENT_BYTES: usize = 64;
+/// Bytes of the length in front of an element.
+const LENGTH_BYTES: usize = 4;
 
 /// One declared state of kind list. Elements lie encoded, as the host keeps them.
 pub(crate) struct ListCache<T: ?Sized> {
@@ -33,7 +35,7 @@ pub(crate) struct ListCache<T: ?Sized> {
     _element: PhantomData<T>,
 }
 
-/// Elements, u32 length and bytes each.
+/// Elements, u32 length and bytes each; bytes begin with the time at which the element ends, if it does.
 #[derive(Default)]
 struct List {
     bytes: Vec<u8>,
@@ -48,6 +50,31 @@ struct List {
 impl List {
     fn is_empty(&self) -> bool {
         self.bytes.is_empty() && !self.has_unread
+    }
+
+    /// Drops so many bytes in front, of elements that have ended, once they are half of all: each
+    /// element is moved a few times at most. The host drops its own by itself. True if they were dropped.
+    fn trim(&mut self, ended: usize) -> bool {
+        let is_due = 0 < ended && self.bytes.len() <= 2 * ended;
+        if is_due {
+            self.bytes.drain(..ended);
+            self.unsent = self.unsent.saturating_sub(ended);
+        }
+        is_due
+    }
+
+    /// Bytes of the elements in front that have ended.
+    fn ended(&self, now: i64) -> usize {
+        let mut elements = Reader::new(&self.bytes);
+        let mut ended = 0;
+        while 0 < elements.remaining() {
+            let element = read_counted(&mut elements).unwrap_or_default();
+            if element.first_chunk().is_none_or(|end| now < i64::from_le_bytes(*end)) {
+                break;
+            }
+            ended = self.bytes.len() - elements.remaining();
+        }
+        ended
     }
 }
 
@@ -220,19 +247,31 @@ impl<T: Record + ?Sized> ListCache<T> {
             self.live_on(slot, duration_ms);
         }
         let Self { table, state, .. } = self;
-        let mut elements = Reader::new(&table.entry(slot.0).content.bytes);
+        let entry = table.entry(slot.0);
+        let mut elements = Reader::new(&entry.content.bytes);
+        // Bytes of the elements in front that have ended.
+        let (length, mut ended) = (elements.remaining(), 0);
         while 0 < elements.remaining() {
             let Some(mut element) = read_counted(&mut elements) else { continue };
             if let Some(now) = now {
-                match state.read_end::<T>(element) {
+                match state.read_end::<T>(entry.key.key(), element) {
                     Some((end, value)) if now < end => element = value,
-                    Some(_) => continue,
+                    Some(_) => {
+                        let behind = length - elements.remaining();
+                        if behind - element.len() - LENGTH_BYTES == ended {
+                            ended = behind;
+                        }
+                        continue;
+                    }
                     None => return,
                 }
             }
             if let Err(error) = T::decode(element, &mut f) {
-                return state.not_a_value::<T>(error);
+                return state.not_a_value::<T>(entry.key.key(), error);
             }
+        }
+        if 0 < ended && self.table.entry_mut(slot.0).content.trim(ended) {
+            self.table.touch(slot.0);
         }
     }
 
@@ -285,9 +324,14 @@ impl<T: Record + ?Sized> ListCache<T> {
 
     /// As [`super::ValueCache::flush`].
     pub(crate) fn flush(&mut self) {
+        let now = self.time_to_live.map(|_| self.clock.now());
+        let mut trimmed = Vec::new();
         let Self { table, writes, state, .. } = self;
-        for (_, entry) in table.places_mut(0) {
+        for (place, entry) in table.places_mut(0) {
             if entry.is_dirty {
+                if now.is_some_and(|now| entry.content.trim(entry.content.ended(now))) {
+                    trimmed.push(place);
+                }
                 writes.write(entry, state.index);
                 let list = &mut entry.content;
                 entry.is_dirty = false;
@@ -301,6 +345,9 @@ impl<T: Record + ?Sized> ListCache<T> {
             }
         }
         writes.send(state.index);
+        for place in trimmed {
+            table.touch(u32::try_from(place).expect("places are u32"));
+        }
     }
 
     /// As [`super::ValueCache::stats`].

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::Bound, ops::ControlFlow, rc::Rc};
 use super::{
     Clock, TimeToLive,
     table::{CacheStats, Entry, Slot, Table, mix},
-    wire::{Requests, StateId, read_counted, write_absent, write_counted, write_counted_with},
+    wire::{KeyBytes, Requests, StateId, read_counted, write_absent, write_counted, write_counted_with},
 };
 use crate::{
     host,
@@ -90,18 +90,7 @@ impl Writes {
             self.clears.count += 1;
         }
         for (map_key, pair) in content.pairs.iter_mut().filter(|(_, pair)| pair.is_dirty) {
-            key.write(&mut self.puts.bytes);
-            write_counted(map_key, &mut self.puts.bytes);
-            match &pair.value {
-                None => write_absent(&mut self.puts.bytes),
-                Some(value) => write_counted_with(&mut self.puts.bytes, |out| {
-                    if has_ends {
-                        out.extend_from_slice(&pair.end.to_le_bytes());
-                    }
-                    V::encode(value, out);
-                }),
-            }
-            self.puts.count += 1;
+            self.put(key, map_key, pair.value.as_ref(), has_ends.then_some(pair.end));
             pair.is_dirty = false;
             pair.is_in_host = pair.value.is_some();
             if self.puts.is_full() {
@@ -111,6 +100,22 @@ impl Writes {
         }
         *is_dirty = false;
         *is_in_host = content.has_unread || content.pairs.values().any(|pair| pair.is_in_host);
+    }
+
+    /// Notes a pair, or that there is none.
+    fn put<V: Owned>(&mut self, key: &KeyBytes, map_key: &[u8], value: Option<&V>, end: Option<i64>) {
+        key.write(&mut self.puts.bytes);
+        write_counted(map_key, &mut self.puts.bytes);
+        match value {
+            None => write_absent(&mut self.puts.bytes),
+            Some(value) => write_counted_with(&mut self.puts.bytes, |out| {
+                if let Some(end) = end {
+                    out.extend_from_slice(&end.to_le_bytes());
+                }
+                V::encode(value, out);
+            }),
+        }
+        self.puts.count += 1;
     }
 
     fn send(&mut self, state: u32) {
@@ -259,7 +264,7 @@ impl<V: Owned> MapCache<V> {
     /// True if the map has no pairs.
     pub(crate) fn is_empty(&mut self, slot: Slot) -> bool {
         let mut is_empty = true;
-        self.scan(slot, &[], |_, _| {
+        self.walk(slot, &[], None, |_, _| {
             is_empty = false;
             ControlFlow::Break(())
         });
@@ -267,18 +272,34 @@ impl<V: Owned> MapCache<V> {
     }
 
     /// Walks over the pairs from key `from` on (itself included), in the order of the keys' bytes.
-    pub(crate) fn scan(&mut self, slot: Slot, from: &[u8], mut f: impl FnMut(&[u8], &V) -> ControlFlow<()>) {
+    /// Those that are handed out are read, and live on if reading makes them.
+    pub(crate) fn scan(&mut self, slot: Slot, from: &[u8], f: impl FnMut(&[u8], &V) -> ControlFlow<()>) {
+        let on_read = self.time_to_live.filter(|ttl| ttl.on_read);
+        let end = on_read.map(|ttl| self.clock.now().saturating_add(ttl.duration_ms));
+        self.walk(slot, from, end, f);
+    }
+
+    /// As [`MapCache::scan`]; pairs that are handed out live on until `end`, if there is one.
+    fn walk(&mut self, slot: Slot, from: &[u8], end: Option<i64>, mut f: impl FnMut(&[u8], &V) -> ControlFlow<()>) {
         let now = self.time_to_live.map(|_| self.clock.now());
         if self.table.entry(slot.0).content.has_unread {
-            return self.scan_host(slot, from, now, f);
+            return self.walk_host(slot, from, (now, end), f);
         }
-        let pairs = &self.table.entry(slot.0).content.pairs;
-        for (map_key, pair) in pairs.range::<[u8], _>((Bound::Included(from), Bound::Unbounded)) {
+        if end.is_some() {
+            self.table.mark_dirty(slot.0);
+        }
+        let pairs = &mut self.table.entry_mut(slot.0).content.pairs;
+        for (map_key, pair) in pairs.range_mut::<[u8], _>((Bound::Included(from), Bound::Unbounded)) {
             if let Some(value) = &pair.value
                 && now.is_none_or(|now| now < pair.end)
-                && f(map_key, value).is_break()
             {
-                break;
+                if let Some(end) = end {
+                    pair.end = end;
+                    pair.is_dirty = true;
+                }
+                if f(map_key, value).is_break() {
+                    break;
+                }
             }
         }
     }
@@ -377,7 +398,8 @@ impl<V: Owned> MapCache<V> {
         write_counted(map_key, &mut reads.bytes);
         reads.count += 1;
         let answer = reads.send(|count, bytes| host::get_many(state.index, count, bytes)).unwrap_or_default();
-        let pair = read_counted(&mut Reader::new(&answer)).and_then(|bytes| read_value(state, bytes, *time_to_live));
+        let pair = read_counted(&mut Reader::new(&answer))
+            .and_then(|bytes| read_value(state, entry.key.key(), bytes, *time_to_live));
         let is_in_host = pair.is_some();
         let (value, end, bytes) = match pair {
             Some((value, end, bytes)) => (Some(value), end, bytes),
@@ -410,9 +432,10 @@ impl<V: Owned> MapCache<V> {
                 }
                 Some(pairs) => {
                     entry.is_in_host = !pairs.is_empty();
-                    let flow = each_pair(state, pairs, *time_to_live, |map_key, value, end, bytes| {
+                    let Entry { key, content, .. } = entry;
+                    let flow = each_pair(state, key.key(), pairs, *time_to_live, |map_key, value, end, bytes| {
                         let pair = Pair { value: Some(value), end, is_dirty: false, is_in_host: true, bytes: 0 };
-                        entry.content.insert(map_key, pair, bytes);
+                        content.insert(map_key, pair, bytes);
                         ControlFlow::Continue(())
                     });
                     if flow.is_break() {
@@ -425,31 +448,44 @@ impl<V: Owned> MapCache<V> {
     }
 
     /// Walks over a large map: what the host does not know is written, then all is read from it.
-    fn scan_host(
+    fn walk_host(
         &mut self,
         slot: Slot,
         from: &[u8],
-        now: Option<i64>,
+        (now, live_on): (Option<i64>, Option<i64>),
         mut f: impl FnMut(&[u8], &V) -> ControlFlow<()>,
     ) {
         let Self { table, writes, state, time_to_live, .. } = self;
         let entry = table.entry_mut(slot.0);
         writes.write(entry, state.index, time_to_live.is_some());
         writes.send(state.index);
+        let Entry { key, content, .. } = entry;
         // Known absent pairs are no more than what the host says.
         let mut map = Vec::new();
-        entry.key.write(&mut map);
+        key.write(&mut map);
+        let mut hand_out = |map_key: &[u8], value: &V, end: i64, writes: &mut Writes| {
+            if now.is_some_and(|now| end <= now) {
+                return ControlFlow::Continue(());
+            }
+            if live_on.is_some() {
+                writes.put(key, map_key, Some(value), live_on);
+            }
+            if let (Some(end), Some(known)) = (live_on, content.pairs.get_mut(map_key)) {
+                known.end = end;
+            }
+            f(map_key, value)
+        };
         let mut after: Option<Vec<u8>> = None;
         if !from.is_empty() {
             // The walk begins behind a key; the key itself is asked for by name.
             let mut request = map.clone();
             write_counted(from, &mut request);
             let answer = host::get_many(state.index, 1, &request);
-            if let Some((value, end, _)) =
-                read_counted(&mut Reader::new(&answer)).and_then(|bytes| read_value(state, bytes, *time_to_live))
-                && now.is_none_or(|now| now < end)
-                && f(from, &value).is_break()
-            {
+            let value = read_counted(&mut Reader::new(&answer))
+                .and_then(|bytes| read_value(state, key.key(), bytes, *time_to_live));
+            let flow = value.map(|(value, end, _)| hand_out(from, &value, end, writes));
+            writes.send(state.index);
+            if flow.is_some_and(|flow| flow.is_break()) {
                 return;
             }
             after = Some(from.to_owned());
@@ -459,13 +495,11 @@ impl<V: Owned> MapCache<V> {
             if page.is_empty() {
                 return;
             }
-            let flow = each_pair::<V>(state, &page, *time_to_live, |map_key, value, end, _| {
+            let flow = each_pair::<V>(state, key.key(), &page, *time_to_live, |map_key, value, end, _| {
                 after = Some(map_key.to_owned());
-                match now.is_none_or(|now| now < end) {
-                    true => f(map_key, &value),
-                    false => ControlFlow::Continue(()),
-                }
+                hand_out(map_key, &value, end, writes)
             });
+            writes.send(state.index);
             if flow.is_break() {
                 return;
             }
@@ -483,18 +517,25 @@ impl<V: Owned> MapCache<V> {
     }
 }
 
-/// A value, the time at which it ends, and its bytes.
-fn read_value<V: Owned>(state: &StateId, bytes: &[u8], time_to_live: Option<TimeToLive>) -> Option<(V, i64, usize)> {
+/// A value under a key, the time at which it ends, and its bytes.
+fn read_value<V: Owned>(
+    state: &StateId,
+    key: &[u8],
+    bytes: &[u8],
+    time_to_live: Option<TimeToLive>,
+) -> Option<(V, i64, usize)> {
     let (end, value) = match time_to_live {
-        Some(_) => state.read_end::<V>(bytes)?,
+        Some(_) => state.read_end::<V>(key, bytes)?,
         None => (i64::MAX, bytes),
     };
-    Some((state.decode(value)?, end, bytes.len()))
+    Some((state.decode(key, value)?, end, bytes.len()))
 }
 
-/// Reads pairs as the host lays them out, until one is no pair of this state or `f` breaks off.
+/// Reads the pairs of a key as the host lays them out, until one is no pair of this state or `f`
+/// breaks off.
 fn each_pair<V: Owned>(
     state: &StateId,
+    key: &[u8],
     pairs: &[u8],
     time_to_live: Option<TimeToLive>,
     mut f: impl FnMut(&[u8], V, i64, usize) -> ControlFlow<()>,
@@ -504,7 +545,7 @@ fn each_pair<V: Owned>(
         let (Some(map_key), Some(value)) = (read_counted(&mut pairs), read_counted(&mut pairs)) else {
             return ControlFlow::Break(());
         };
-        let Some((value, end, bytes)) = read_value(state, value, time_to_live) else {
+        let Some((value, end, bytes)) = read_value(state, key, value, time_to_live) else {
             return ControlFlow::Break(());
         };
         f(map_key, value, end, bytes)?;

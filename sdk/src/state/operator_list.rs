@@ -63,7 +63,7 @@ impl<T: Owned> OperatorListState<T> {
     pub(super) fn new(state: Option<StateId>, states: &OperatorStates) -> Self {
         let mut elements = Vec::new();
         if let Some(state) = &state {
-            restored_elements(state, |bytes| elements.extend(state.decode(bytes)));
+            restored_elements(state, |bytes| elements.extend(state.decode(&[], bytes)));
         }
         let has_state = state.is_some();
         let shared = Rc::new(Elements { state, elements: RefCell::new(elements), is_changed: Cell::new(false) });

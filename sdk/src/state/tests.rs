@@ -561,9 +561,289 @@ fn a_value_of_another_type_fails_the_call() {
     let slot = numbers.slot(1, b"key", b"");
     assert_eq!(numbers.get(slot), None);
     assert!(current::failed());
-    let message = "state \"state\" holds a value that is not of type u64: the bytes end within the record; it was written under another type: give the state another name";
+    let message = "state \"state\", key \"key\": the value is not of type u64: the bytes end within the record; it was written under another type: give the state another name";
     assert_eq!(host::take_calls(), [host::Call::Fail { node: 1, message: message.to_owned() }]);
     current::reset();
+}
+
+#[test]
+fn errors_name_keys_that_are_no_text_by_their_bytes() {
+    let long = "k".repeat(41);
+    let message = |key: &[u8]| {
+        host::reset();
+        current::reset();
+        let states = backend(StateKind::List, 1, true);
+        let mut texts = states.list::<str>("state");
+        let slot = texts.slot(1, key, b"");
+        texts.append(slot, "text");
+        texts.flush();
+        let mut numbers = states.list::<u64>("state");
+        let slot = numbers.slot(1, key, b"");
+        numbers.for_each(slot, |_| panic!("no number"));
+        let calls = host::take_calls();
+        current::reset();
+        let [host::Call::Fail { message, .. }] = &calls[..] else { panic!("{calls:?}") };
+        message.clone()
+    };
+    for (key, shown) in [
+        (&7_u64.to_le_bytes()[..], r#""\x07\x00\x00\x00\x00\x00\x00\x00""#),
+        (&(-2_i32).to_le_bytes()[..], r#""\xfe\xff\xff\xff""#),
+        ("Zoë".as_bytes(), r#""Zoë""#),
+        (long.as_bytes(), &format!("\"{}\"… of 41 bytes", &long[..40])),
+    ] {
+        let expected = format!("state \"state\", key {shown}: the value is not of type u64: ");
+        assert!(message(key).starts_with(&expected), "{}", message(key));
+    }
+}
+
+/// What ends, and when.
+type Ending<T> = (T, i64);
+
+/// Begins a call, some time later; returns the time.
+fn begin_call_later(states: &StateBackend, random: &mut Random, now: &mut i64) -> i64 {
+    states.begin_call();
+    *now += random.below(6).cast_signed();
+    host::set_processing_time(*now);
+    *now
+}
+
+#[test]
+fn lists_with_a_time_to_live_are_those_of_the_model() {
+    let (mut ended, mut evictions) = (0, 0);
+    for seed in 0..CASES {
+        host::reset();
+        let random = &mut Random(seed);
+        let mut model: Model<Vec<Ending<u64>>> = BTreeMap::new();
+        let states = backend(StateKind::List, cache_bytes(random), false);
+        let mut cache = states.list::<u64>("state");
+        let on_read = random.chance(50);
+        cache.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
+        let mut time = 0;
+        for _ in 0..1 + random.below(24) {
+            let now = begin_call_later(&states, random, &mut time);
+            let batch: Vec<_> = (0..random.below(8)).map(|_| scope(random)).collect();
+            cache.begin_batch();
+            if !cache.is_complete() && random.chance(50) {
+                for (key, namespace) in &batch {
+                    cache.prefetch(key_hash(key), namespace, |out| out.extend_from_slice(key));
+                }
+                cache.fetch();
+            }
+            for (key, namespace) in batch {
+                let slot = cache.slot(key_hash(&key), &key, &namespace);
+                let expected = model.entry((key, namespace)).or_default();
+                match random.below(10) {
+                    0 => {
+                        cache.clear(slot);
+                        expected.clear();
+                    }
+                    1 => {
+                        cache.replace(slot, [&1, &2]);
+                        *expected = vec![(1, now + 10), (2, now + 10)];
+                    }
+                    kind @ 2..6 => {
+                        let before = expected.len();
+                        expected.retain(|(_, end)| now < *end);
+                        ended += before - expected.len();
+                        if on_read {
+                            expected.iter_mut().for_each(|(_, end)| *end = now + 10);
+                        }
+                        if kind == 2 {
+                            assert_eq!(cache.is_empty(slot), expected.is_empty(), "seed {seed}");
+                        } else {
+                            let mut elements = Vec::new();
+                            cache.for_each(slot, |element| elements.push(element));
+                            assert!(elements.iter().eq(expected.iter().map(|(element, _)| element)), "seed {seed}");
+                        }
+                    }
+                    _ => {
+                        let element = random.next();
+                        cache.append(slot, &element);
+                        expected.push((element, now + 10));
+                    }
+                }
+            }
+            if random.chance(20) {
+                cache.flush();
+            }
+        }
+        evictions += cache.stats().evictions.get();
+    }
+    assert!(10_000 < ended && 10_000 < evictions, "{ended} elements ended, {evictions} evictions");
+}
+
+#[test]
+fn maps_with_a_time_to_live_are_those_of_the_model() {
+    let (mut ended, mut evictions) = (0, 0);
+    for seed in 0..CASES {
+        host::reset();
+        let random = &mut Random(seed);
+        let mut model: Model<BTreeMap<Vec<u8>, Ending<String>>> = BTreeMap::new();
+        let states = backend(StateKind::Map, cache_bytes(random), false);
+        let mut cache = states.map::<String>("state");
+        let on_read = random.chance(50);
+        cache.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
+        // Maps of a case with large values are larger than what is read at once.
+        let length = if random.chance(20) { 20_000 } else { 3 };
+        let mut time = 0;
+        for _ in 0..1 + random.below(24) {
+            let now = begin_call_later(&states, random, &mut time);
+            cache.begin_batch();
+            for (key, namespace) in (0..random.below(8)).map(|_| scope(random)).collect::<Vec<_>>() {
+                let slot = cache.slot(key_hash(&key), &key, &namespace);
+                let expected = model.entry((key, namespace)).or_default();
+                let before = expected.len();
+                expected.retain(|_, (_, end)| now < *end);
+                ended += before - expected.len();
+                let map_key = random.below(5).to_string().into_bytes();
+                match random.below(12) {
+                    0 => {
+                        cache.clear(slot);
+                        expected.clear();
+                    }
+                    1 => assert_eq!(cache.is_empty(slot), expected.is_empty(), "seed {seed}"),
+                    2..5 => {
+                        let from = if random.chance(50) { Vec::new() } else { map_key };
+                        let limit = usize::try_from(1 + random.below(6)).unwrap();
+                        let mut pairs = Vec::new();
+                        cache.scan(slot, &from, |map_key, value| {
+                            pairs.push((map_key.to_owned(), value.clone()));
+                            if pairs.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                        });
+                        let expected: Vec<_> = expected.range_mut(from..).take(limit).collect();
+                        assert!(
+                            pairs
+                                .iter()
+                                .map(|(key, value)| (key, value))
+                                .eq(expected.iter().map(|(key, value)| (*key, &value.0))),
+                            "seed {seed}: {pairs:?}"
+                        );
+                        for (_, (_, end)) in expected.into_iter().filter(|_| on_read) {
+                            *end = now + 10;
+                        }
+                    }
+                    5 | 6 => {
+                        let expected = expected.get_mut(&map_key);
+                        assert_eq!(
+                            cache.get(slot, &map_key),
+                            expected.as_deref().map(|(value, _)| value),
+                            "seed {seed}"
+                        );
+                        if let Some((_, end)) = expected.filter(|_| on_read) {
+                            *end = now + 10;
+                        }
+                    }
+                    7 => {
+                        cache.remove(slot, &map_key);
+                        expected.remove(&map_key);
+                    }
+                    8 => {
+                        cache.modify(slot, &map_key, |value| value.get_or_insert_default().push('m'));
+                        let (value, end) = expected.entry(map_key).or_default();
+                        value.push('m');
+                        *end = now + 10;
+                    }
+                    _ => {
+                        let value = "v".repeat(length);
+                        cache.put(slot, &map_key, value.clone());
+                        expected.insert(map_key, (value, now + 10));
+                    }
+                }
+            }
+            if random.chance(20) {
+                cache.flush();
+            }
+        }
+        evictions += cache.stats().evictions.get();
+    }
+    assert!(10_000 < ended && 5_000 < evictions, "{ended} pairs ended, {evictions} evictions");
+}
+
+/// A map whose pairs live for ten milliseconds since they were written or read.
+fn short_lived_map(cache_bytes: u64) -> (StateBackend, MapCache<String>) {
+    host::reset();
+    let states = backend(StateKind::Map, cache_bytes, false);
+    let mut map = states.map::<String>("state");
+    map.set_time_to_live(TimeToLive { duration_ms: 10, on_read: true });
+    (states, map)
+}
+
+#[test]
+fn pairs_that_a_walk_hands_out_live_on() {
+    // In the cache, and large: read from the host page by page.
+    for (cache_bytes, length) in [(1 << 20, 10), (1, 10), (1, 15_000)] {
+        let (states, mut map) = short_lived_map(cache_bytes);
+        let mut at = |now: i64, act: &mut dyn FnMut(&mut MapCache<String>, Slot)| {
+            states.begin_call();
+            host::set_processing_time(now);
+            map.begin_batch();
+            let slot = map.slot(1, b"key", b"");
+            act(&mut map, slot);
+        };
+        let walk = |map: &mut MapCache<String>, slot: Slot, from: &[u8], most: usize| {
+            let mut keys = String::new();
+            map.scan(slot, from, |key, value| {
+                assert_eq!(value.len(), length);
+                keys.push(char::from(key[0]));
+                if keys.len() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            keys
+        };
+        at(0, &mut |map, slot| (b'a'..=b'e').for_each(|key| map.put(slot, &[key], "x".repeat(length))));
+        at(5, &mut |map, slot| {
+            // One that is known by itself lives on, too.
+            assert!(map.get(slot, b"c").is_some());
+            assert_eq!(walk(map, slot, b"b", 3), "bcd");
+        });
+        at(9, &mut |map, slot| assert!(!map.is_empty(slot)));
+        at(12, &mut |map, slot| {
+            assert_eq!(map.get(slot, b"a"), None);
+            assert_eq!(walk(map, slot, b"", 9), "bcd");
+            assert!(map.get(slot, b"c").is_some());
+        });
+        at(20, &mut |map, slot| assert!(!map.is_empty(slot)));
+        at(22, &mut |map, slot| {
+            assert!(map.is_empty(slot));
+            assert_eq!(walk(map, slot, b"", 9), "");
+        });
+    }
+}
+
+#[test]
+fn a_hot_list_keeps_few_of_the_elements_that_have_ended() {
+    for (on_read, is_read) in [(false, true), (true, true), (false, false)] {
+        host::reset();
+        let states = backend(StateKind::List, 1 << 20, false);
+        let mut list = states.list::<u64>("state");
+        list.set_time_to_live(TimeToLive { duration_ms: 10, on_read });
+        let element_bytes = 4 + 8 + 8;
+        for now in 0..10_000 {
+            states.begin_call();
+            host::set_processing_time(now);
+            list.begin_batch();
+            assert!(list.stats().bytes.get() < 30 * element_bytes + 200, "{:?} at {now}", list.stats());
+            let slot = list.slot(1, b"key", b"");
+            if is_read && on_read && now % 30 != 0 {
+                continue;
+            }
+            list.append(slot, &now.cast_unsigned());
+            if is_read {
+                let mut elements = Vec::new();
+                list.for_each(slot, |element| elements.push(element));
+                let expected = if on_read { now..=now } else { 0.max(now - 9)..=now };
+                assert!(elements.into_iter().eq(expected.map(i64::cast_unsigned)), "{now}");
+            } else {
+                list.flush();
+            }
+        }
+        // What has ended whole is nowhere in the cache.
+        states.begin_call();
+        host::set_processing_time(20_000);
+        let slot = list.slot(1, b"key", b"");
+        assert!(list.is_empty(slot));
+        list.begin_batch();
+        assert_eq!((list.stats().bytes.get(), list.stats().entries.get()), (0, 0));
+    }
 }
 
 #[test]

@@ -299,12 +299,12 @@ impl<V: Owned> ValueCache<V> {
                 std::array::from_fn(|_| read_counted(&mut entries).expect("an entry that is handed over is whole"));
             let value = match self.time_to_live {
                 None => Some(value),
-                Some(_) => match self.state.read_end::<V>(value) {
+                Some(_) => match self.state.read_end::<V>(key, value) {
                     Some((end, value)) if self.clock.now() < end => Some(value),
                     Some(_) | None => None,
                 },
             };
-            if let Some(value) = value.and_then(|value| self.state.decode(value)) {
+            if let Some(value) = value.and_then(|value| self.state.decode(key, value)) {
                 take(key, value);
             }
             if current::interrupted() && !current::settle(None) {
@@ -449,16 +449,16 @@ impl<V: Owned> ValueCache<V> {
         let mut values = Reader::new(&values);
         for place in places {
             let mut value = read_counted(&mut values);
+            let entry = table.entry_mut(*place);
             if time_to_live.is_some() {
                 ends.resize(ends.len().max(*place as usize + 1), i64::MAX);
-                value = value.and_then(|bytes| state.read_end::<V>(bytes)).map(|(end, value)| {
+                value = value.and_then(|bytes| state.read_end::<V>(entry.key.key(), bytes)).map(|(end, value)| {
                     ends[*place as usize] = end;
                     value
                 });
             }
-            let entry = table.entry_mut(*place);
             entry.is_in_host = value.is_some();
-            entry.content = value.and_then(|bytes| state.decode(bytes));
+            entry.content = value.and_then(|bytes| state.decode(entry.key.key(), bytes));
         }
         if !self.is_fixed_size {
             for place in places {

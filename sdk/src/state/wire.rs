@@ -12,7 +12,7 @@ const ABSENT: u32 = u32::MAX;
 /// Writes are sent once they take this many bytes.
 const WRITES_BYTES: usize = 256 << 10;
 /// Bytes of a key that an error shows.
-const KEY_SHOWN_BYTES: usize = 32;
+const KEY_SHOWN_BYTES: usize = 40;
 /// Keys with namespaces of up to this many bytes lie in their entry.
 const SHORT_BYTES: usize = 26;
 /// Bytes of an encoded number of 64 bits.
@@ -117,19 +117,23 @@ impl KeyBytes {
         is_same(own_key, key) && is_same(own_namespace, namespace)
     }
 
-    /// The encoded key, shortened and printable.
-    fn shown(&self) -> String {
-        let (key, _) = self.split();
-        let shown = String::from_utf8_lossy(&key[..key.len().min(KEY_SHOWN_BYTES)]).escape_debug().to_string();
-        if KEY_SHOWN_BYTES < key.len() { shown + "…" } else { shown }
-    }
-
     /// Appends the entry: key and namespace with their lengths.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
         let (key, namespace) = self.split();
         write_counted(key, out);
         write_counted(namespace, out);
     }
+}
+
+/// An encoded key as errors show it: shortened, in quotes; bytes that are no text are escaped, as the
+/// engine does it.
+fn shown(key: &[u8]) -> String {
+    let cut = &key[..key.len().min(KEY_SHOWN_BYTES)];
+    let shown = match std::str::from_utf8(cut) {
+        Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),
+        Ok(_) | Err(_) => format!("\"{}\"", cut.escape_ascii()),
+    };
+    if cut.len() < key.len() { format!("{shown}… of {} bytes", key.len()) } else { shown }
 }
 
 /// Appends u32 length and bytes.
@@ -203,17 +207,18 @@ pub(super) struct StateId {
 }
 
 impl StateId {
-    /// Reads a value of the state; fails the call if it is not one.
-    pub(super) fn decode<V: Owned>(&self, bytes: &[u8]) -> Option<V> {
-        V::decode(bytes, |value| value).map_err(|error| self.not_a_value::<V>(error)).ok()
+    /// Reads a value under a key of the state, which is empty where there is none; fails the call if
+    /// it is not one.
+    pub(super) fn decode<V: Owned>(&self, key: &[u8], bytes: &[u8]) -> Option<V> {
+        V::decode(bytes, |value| value).map_err(|error| self.not_a_value::<V>(key, error)).ok()
     }
 
     /// Takes the time at which a value with time-to-live ends.
-    pub(super) fn read_end<'a, V: Record + ?Sized>(&self, bytes: &'a [u8]) -> Option<(i64, &'a [u8])> {
+    pub(super) fn read_end<'a, V: Record + ?Sized>(&self, key: &[u8], bytes: &'a [u8]) -> Option<(i64, &'a [u8])> {
         match bytes.split_first_chunk::<8>() {
             Some((end, value)) => Some((i64::from_le_bytes(*end), value)),
             None => {
-                self.not_a_value::<V>(DecodeError::TooShort);
+                self.not_a_value::<V>(key, DecodeError::TooShort);
                 None
             }
         }
@@ -230,9 +235,9 @@ impl StateId {
     #[cold]
     fn too_long(&self, key: &KeyBytes, bytes: usize) {
         let Self { node, name, value_bytes_max, .. } = self;
-        let key = key.shown();
+        let key = shown(key.key());
         let message = format!(
-            "state \"{name}\", key \"{key}\": the value has {bytes} bytes, the limit is {value_bytes_max}: raise \
+            "state \"{name}\", key {key}: the value has {bytes} bytes, the limit is {value_bytes_max}: raise \
              state.value.bytes-max or keep less"
         );
         // It is looked at later than in the row that made it so long.
@@ -241,10 +246,12 @@ impl StateId {
     }
 
     #[cold]
-    pub(super) fn not_a_value<V: Record + ?Sized>(&self, error: DecodeError) {
+    pub(super) fn not_a_value<V: Record + ?Sized>(&self, key: &[u8], error: DecodeError) {
         let (name, value_type) = (&self.name, descriptor_of::<V>());
+        let key = if key.is_empty() { String::new() } else { format!(", key {}", shown(key)) };
         let message = format!(
-            "state \"{name}\" holds a value that is not of type {value_type}: {error}; it was written under another type: give the state another name"
+            "state \"{name}\"{key}: the value is not of type {value_type}: {error}; it was written under \
+             another type: give the state another name"
         );
         current::fail(self.node, &message);
     }

@@ -123,16 +123,20 @@ impl TestHarness {
 
     /// Takes operators to the least watermark that their subtasks had.
     fn restore_watermarks(&mut self, snapshot: &TestSnapshot) -> Result<()> {
-        for index in 0..self.segments.len() {
-            let head = self.segments[index].nodes[0];
+        let mut restored = Vec::new();
+        for (index, running) in self.segments.iter().enumerate() {
+            let head = running.nodes[0];
             let kept = snapshot.nodes.get(&head).into_iter().flatten();
             let watermark = kept.map(|kept| kept.watermark).min().flatten();
             if let Some(watermark) = watermark.filter(|watermark| *watermark != i64::MIN) {
                 self.inputs.entry(head).or_insert(super::EventTime::START).watermark = watermark;
-                self.call(index, |segment| segment.process_watermark(watermark))?;
+                restored.push((index, watermark));
             }
         }
-        Ok(())
+        // All of them are known before any is handed on: to go on is no rise of event time.
+        restored
+            .into_iter()
+            .try_for_each(|(index, watermark)| self.call(index, |segment| segment.process_watermark(watermark)))
     }
 }
 

@@ -327,7 +327,7 @@ pub struct GlobalWindows {
 }
 
 impl GlobalWindows {
-    /// The window never fires by itself: it needs a trigger.
+    /// The window never fires by itself: it needs a trigger, without which the program is refused.
     pub fn create() -> Self {
         Self { at_end: false }
     }

@@ -262,7 +262,7 @@ where
 }
 
 /// Aggregates all records of a window each time that it is evaluated, since an evictor may have
-/// taken some.
+/// taken some; if it took all, the result is that of no records, if there is one.
 pub(crate) struct FoldElements<A, E> {
     pub(crate) fold: A,
     pub(crate) evaluate: E,
@@ -285,7 +285,7 @@ where
     ) -> Result<()> {
         let mut content = None;
         elements.try_for_each(|record| self.fold.add(&mut content, record))?;
-        match content {
+        match content.or_else(|| self.fold.of_none()) {
             Some(content) => self.evaluate.evaluate(place, at, self.fold.result(&content), out),
             None => Ok(()),
         }

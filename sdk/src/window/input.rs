@@ -18,7 +18,9 @@ use crate::{
 };
 
 /// Name of the metric that counts late records which nobody wanted.
-const LATE_RECORDS_DROPPED: &str = "numLateRecordsDropped";
+pub(crate) const LATE_RECORDS_DROPPED: &str = "numLateRecordsDropped";
+/// Name of the metric that counts late records, wanted or not.
+pub(crate) const LATE_RECORDS: &str = "numLateRecords";
 
 /// What all window operators know of the records that come in.
 pub(crate) struct WindowInput<T: ?Sized, K: ?Sized, S> {
@@ -203,12 +205,13 @@ fn no_timestamp() -> Option<i64> {
 /// Where records go that no window takes.
 pub(crate) struct LateRecords<T: ?Sized> {
     side_output: Option<OutputTag<T>>,
+    all: Counter,
     dropped: Counter,
 }
 
 impl<T: Record + ?Sized> LateRecords<T> {
     pub(crate) fn new(side_output: Option<OutputTag<T>>) -> Self {
-        Self { side_output, dropped: Counter::new(LATE_RECORDS_DROPPED) }
+        Self { side_output, all: Counter::new(LATE_RECORDS), dropped: Counter::new(LATE_RECORDS_DROPPED) }
     }
 
     /// Takes a record that no window took; one that is not late itself is dropped in silence.
@@ -217,6 +220,7 @@ impl<T: Record + ?Sized> LateRecords<T> {
         if !time.is_record_late(element.timestamp) {
             return;
         }
+        self.all.inc();
         match &self.side_output {
             Some(tag) => sides.output(tag, element.timestamp, record),
             None => self.dropped.inc(),

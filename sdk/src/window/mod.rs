@@ -27,6 +27,7 @@ mod vectors;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::input::{LATE_RECORDS, LATE_RECORDS_DROPPED};
 pub use self::{
     assigner::{
         EventTimeSessionWindows, GlobalWindows, ProcessingTimeSessionWindows, SlidingEventTimeWindows,

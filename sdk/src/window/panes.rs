@@ -98,7 +98,7 @@ impl<A: Clone> Panes<A> {
     }
 
     /// What the panes of a window come to; none if they are empty. Windows are asked for in the
-    /// order of time; see [`Panes::result_of`] for others.
+    /// order of time; see [`Panes::each_result_around`] for others.
     ///
     /// # Errors
     /// Returns the error of `merge`.
@@ -161,23 +161,46 @@ impl<A: Clone> Panes<A> {
         Ok(())
     }
 
-    /// What the panes of any window come to; none if they are empty.
+    /// What the panes of windows come to that all have the pane which starts at `start`, each of
+    /// them earlier than the one before; nothing is handed out for one whose panes are empty. However
+    /// many windows there are, each pane is merged a few times.
     ///
     /// # Errors
     /// Returns the error of `merge`.
-    pub(crate) fn result_of(
+    pub(crate) fn each_result_around(
         &self,
-        window: TimeWindow,
+        start: i64,
+        windows: impl Iterator<Item = TimeWindow>,
         merge: &impl Fn(&mut Option<A>, A) -> Result<()>,
-    ) -> Result<Option<A>> {
-        let first = self.panes.partition_point(|pane| pane.start < window.start);
-        let mut result = None;
-        for pane in self.panes.range(first..).take_while(|pane| pane.start < window.end) {
-            if let Some(content) = &pane.content {
-                merge(&mut result, content.clone())?;
+        mut f: impl FnMut(TimeWindow, A),
+    ) -> Result<()> {
+        let mut windows = windows.peekable();
+        let Some(latest) = windows.peek() else {
+            return Ok(());
+        };
+        // The panes up to `start`, of which more are merged in front, and those behind it, where the
+        // last element stands for all so far: there are fewer of them with each window.
+        let (mut before, mut behind) = (None, Vec::<(i64, Option<A>)>::new());
+        let mut first = self.panes.partition_point(|pane| pane.start <= start);
+        for pane in self.panes.range(first..).take_while(|pane| pane.start < latest.end) {
+            let mut all = behind.last().and_then(|(_, all)| all.clone());
+            merge_content(&mut all, pane.content.as_ref(), merge)?;
+            behind.push((pane.start, all));
+        }
+        for window in windows {
+            while let Some(earlier) = first.checked_sub(1).filter(|index| window.start <= self.panes[*index].start) {
+                let later = std::mem::replace(&mut before, self.panes[earlier].content.clone());
+                later.map_or(Ok(()), |later| merge(&mut before, later))?;
+                first = earlier;
+            }
+            while behind.pop_if(|(start, _)| window.end <= *start).is_some() {}
+            let mut result = before.clone();
+            merge_content(&mut result, behind.last().and_then(|(_, all)| all.as_ref()), merge)?;
+            if let Some(result) = result {
+                f(window, result);
             }
         }
-        Ok(result)
+        Ok(())
     }
 
     /// Start of the first pane at or behind `start`.
@@ -197,6 +220,14 @@ impl<A: Clone> Panes<A> {
     pub(crate) fn is_empty(&self) -> bool {
         self.panes.is_empty()
     }
+}
+
+fn merge_content<A: Clone>(
+    into: &mut Option<A>,
+    content: Option<&A>,
+    merge: &impl Fn(&mut Option<A>, A) -> Result<()>,
+) -> Result<()> {
+    content.map_or(Ok(()), |content| merge(into, content.clone()))
 }
 
 impl<'v, A: Owned> Value<'v> for Panes<A> {
@@ -275,7 +306,19 @@ mod tests {
                 let expected: String = model.range(window.start..window.end).map(|(_, text)| text.as_str()).collect();
                 let result = panes.slide_to(window, &merge).expect("merges");
                 assert_eq!(result, (!expected.is_empty()).then_some(expected), "seed {seed}, step {step}");
-                assert_eq!(panes.result_of(window, &merge).expect("merges"), result, "seed {seed}, step {step}");
+                let pane = windows.pane(start + random.range(0, windows.size - 1));
+                let around: Vec<_> = windows.assign(pane.start).skip(random.range(0, 3) as usize).collect();
+                let content = |window: &TimeWindow| -> String {
+                    model.range(window.start..window.end).map(|(_, text)| text.as_str()).collect()
+                };
+                let expected: Vec<_> = around.iter().map(|window| (*window, content(window))).collect();
+                let mut results = Vec::new();
+                let told = panes.each_result_around(pane.start, around.into_iter(), &merge, |window, result| {
+                    results.push((window, result));
+                });
+                told.expect("merges");
+                let expected: Vec<_> = expected.into_iter().filter(|(_, text)| !text.is_empty()).collect();
+                assert_eq!(results, expected, "seed {seed}, step {step}");
                 start += slide * random.range(1, 3);
                 let kept = start - slide * random.range(0, 2);
                 panes.expire(kept, &merge);
@@ -306,6 +349,27 @@ mod tests {
                 panes.expire(start + 1, &merge);
             }
             assert!(merges.get() <= 3 * count, "{} merges for {count} windows", merges.get());
+        }
+    }
+
+    #[test]
+    fn a_late_record_has_each_pane_merged_a_few_times_however_many_windows_it_is_part_of() {
+        for overlap in [5, 60, 600] {
+            let windows = AlignedWindows::new(overlap, 1, 0);
+            let merges = Cell::new(0_i64);
+            let merge = |into: &mut Option<i64>, other: i64| {
+                merges.set(merges.get() + 1);
+                *into.get_or_insert(0) += other;
+                Ok(())
+            };
+            let mut panes = Panes::default();
+            (0..3 * overlap).for_each(|time| panes.update(time, |content| *content = Some(1)));
+            let mut results = Vec::new();
+            let late = overlap + overlap / 2;
+            let told = panes.each_result_around(late, windows.assign(late), &merge, |_, result| results.push(result));
+            told.expect("merges");
+            assert_eq!(results, vec![overlap; usize::try_from(overlap).expect("a count")]);
+            assert!(merges.get() <= 5 * overlap, "{} merges for {overlap} windows", merges.get());
         }
     }
 

@@ -120,13 +120,15 @@ where
         let Some(panes) = panes.get(slot) else {
             return;
         };
-        let kept = windows.windows.assign(time).take_while(|window| !input.time.is_late(*window));
-        for window in kept.filter(|window| input.time.has_passed(*window)) {
-            match panes.result_of(window, &|into: &mut Option<A::State>, other| fold.merge(into, other)) {
-                Ok(Some(content)) => emit_result::<K, _, _>(emit, &input.key, window, fold.result(&content), out),
-                Ok(None) => {}
-                Err(error) => return current::reject(current::node(), &error),
-            }
+        // The latest come first: those that have not passed, those that have, those given up.
+        let passed = windows.windows.assign(time).skip_while(|window| !input.time.has_passed(*window));
+        let kept = passed.take_while(|window| !input.time.is_late(*window));
+        let merge = |into: &mut Option<A::State>, other| fold.merge(into, other);
+        let told = panes.each_result_around(windows.pane.start, kept, &merge, |window, content| {
+            emit_result::<K, _, _>(emit, &input.key, window, fold.result(&content), out);
+        });
+        if let Err(error) = told {
+            current::reject(current::node(), &error);
         }
     }
 }

@@ -63,11 +63,13 @@ pub struct DefaultTrigger;
 pub struct Triggered<T: Record + ?Sized, R> {
     trigger: Rc<R>,
     evictor: Option<Rc<dyn Evictor<T>>>,
+    /// True if the trigger is that of an assigner whose windows never fire.
+    lacks_trigger: bool,
 }
 
 impl<T: Record + ?Sized, R> Clone for Triggered<T, R> {
     fn clone(&self) -> Self {
-        Self { trigger: Rc::clone(&self.trigger), evictor: self.evictor.clone() }
+        Self { trigger: Rc::clone(&self.trigger), evictor: self.evictor.clone(), lacks_trigger: self.lacks_trigger }
     }
 }
 
@@ -166,7 +168,8 @@ impl<T: Record + ?Sized> Evaluation<T> for DefaultTrigger {
             Some(Windows { domain: TimeDomain::EventTime, .. }) => AssignerTrigger::EventTime,
             Some(Windows { domain: TimeDomain::ProcessingTime, .. }) => AssignerTrigger::ProcessingTime,
         };
-        Triggered { trigger: Rc::new(trigger), evictor: None }
+        let lacks_trigger = matches!(windows, Some(Windows { kind: WindowKind::Global(false), .. }));
+        Triggered { trigger: Rc::new(trigger), evictor: None, lacks_trigger }
     }
 
     fn aggregate<K, S, A, E, U>(
@@ -232,7 +235,9 @@ where
     S: KeySelector<T, K>,
 {
     /// Keeps each window for this much event time behind its end: late records make it fire
-    /// again, each with all of its content. Windows of processing time are not kept.
+    /// again, each with all of its content. Where windows overlap, a late record has a result for
+    /// each of its windows that has passed, at the cost of a few merges each. Windows of processing
+    /// time are not kept.
     #[must_use]
     pub fn allowed_lateness(mut self, lateness: Duration) -> Self {
         self.allowed_lateness = i64::try_from(lateness.as_millis()).unwrap_or(i64::MAX);
@@ -241,7 +246,7 @@ where
 
     /// Sends records that are too late for all of their windows to a side output, taken from the
     /// results with [`DataStream::get_side_output`]; without one, they are dropped and counted
-    /// in `numLateRecordsDropped`. Watermarks are made every `pipeline.auto-watermark-interval`
+    /// in `numLateRecordsDropped`. `numLateRecords` counts them in both cases. Watermarks are made every `pipeline.auto-watermark-interval`
     /// (200 ms), so that a small file has no late records: to see some in a test, call
     /// `TestHarness::set_processing_time` between two records.
     #[must_use]
@@ -287,15 +292,19 @@ where
     #[must_use]
     pub fn trigger<R: Trigger<T>>(self, trigger: R) -> WindowedStream<T, K, S, Triggered<T, R>> {
         let evictor = self.evaluation.triggered(self.windows.as_ref()).evictor;
-        self.evaluated(Triggered { trigger: Rc::new(trigger), evictor })
+        self.evaluated(Triggered { trigger: Rc::new(trigger), evictor, lacks_trigger: false })
     }
 
     /// Has records taken out of windows before or after they are evaluated. Windows keep all
     /// their records then. What one key and window keep together is bounded by `state.value.bytes-max`.
+    ///
+    /// As in Flink, a window that the evictor leaves no record has a result all the same: what
+    /// `aggregate` makes of an empty accumulator, a count of 0, no elements for `process`. Only `reduce`,
+    /// `sum`, `min` and `max` have none.
     #[must_use]
     pub fn evictor(self, evictor: impl Evictor<T>) -> WindowedStream<T, K, S, Triggered<T, X::Trigger>> {
-        let trigger = self.evaluation.triggered(self.windows.as_ref()).trigger;
-        self.evaluated(Triggered { trigger, evictor: Some(Rc::new(evictor)) })
+        let triggered = self.evaluation.triggered(self.windows.as_ref());
+        self.evaluated(Triggered { evictor: Some(Rc::new(evictor)), ..triggered })
     }
 
     fn evaluated<Y>(self, evaluation: Y) -> WindowedStream<T, K, S, Y> {
@@ -396,7 +405,10 @@ where
         C: Contents<T, K, U>,
         U: Record + ?Sized,
     {
-        let trigger = self.evaluation.triggered(self.windows.as_ref()).trigger;
+        let Triggered { trigger, lacks_trigger, .. } = self.evaluation.triggered(self.windows.as_ref());
+        if lacks_trigger {
+            self.never_fires();
+        }
         let kind = self.windows.as_ref().map_or(WindowKind::Global(true), |windows| windows.kind.clone());
         let is_session = matches!(kind, WindowKind::Session(_));
         if is_session && !trigger.can_merge() {
