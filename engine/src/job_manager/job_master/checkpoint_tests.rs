@@ -341,6 +341,28 @@ fn the_checkpoint_before_a_damaged_one_is_gone_on_from() {
 }
 
 #[test]
+fn a_checkpoint_that_cannot_be_read_at_the_moment_is_neither_passed_over_nor_deleted() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let (older, newest) = (harness.complete_checkpoint(&deployed), harness.complete_checkpoint(&deployed));
+    let mut fresh = harness.fail_and_restart(deployed[0].attempt, "guest-panic");
+    harness.store.0.lock().unwrap().unreadable.insert(newest);
+    for _ in 0..2 {
+        harness.report(fresh[0].attempt, TaskState::Initializing);
+        fresh = harness.fail_and_restart(fresh[0].attempt, RESTORE_FAILURE);
+        assert_eq!(restored_ids(&fresh), [Some(newest); 2]);
+        let (code, message) = harness.failures().remove(0);
+        assert_eq!(code, "checkpoint-unavailable");
+        let expected = format!("/chk-{newest} cannot be read at the moment, and is tried again: as told");
+        assert!(message.ends_with(&expected), "{message}");
+    }
+    let stored: Vec<_> = harness.store.0.lock().unwrap().stored.keys().map(|(_, id)| *id).collect();
+    assert_eq!(stored, [older, newest]);
+    harness.store.0.lock().unwrap().unreadable.clear();
+    harness.run(&fresh);
+    assert!(newest < harness.complete_checkpoint(&fresh));
+}
+
+#[test]
 fn user_code_that_fails_to_open_does_not_cost_a_checkpoint() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
     let id = harness.complete_checkpoint(&deployed);

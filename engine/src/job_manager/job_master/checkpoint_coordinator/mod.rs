@@ -317,11 +317,12 @@ impl CheckpointCoordinator {
         }
     }
 
-    /// The files were looked at. Returns true if the checkpoint is damaged and was passed over.
-    pub fn verified(&mut self, id: CheckpointId, is_intact: bool) -> bool {
+    /// The files were looked at. Returns true if the checkpoint is damaged and was passed over; one that could not be
+    /// read at the moment may be intact.
+    pub fn verified(&mut self, id: CheckpointId, may_be_intact: bool) -> bool {
         self.verifying.take_if(|verifying| *verifying == id);
         let is_latest = self.completed.latest().is_some_and(|checkpoint| checkpoint.id() == id);
-        if is_intact || !is_latest {
+        if may_be_intact || !is_latest {
             return false;
         }
         let is_own = self.completed.retained().any(|checkpoint| checkpoint.id() == id);

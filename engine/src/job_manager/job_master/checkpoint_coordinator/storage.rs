@@ -3,7 +3,6 @@
 
 use std::{
     error::Error,
-    fmt,
     sync::{Arc, mpsc},
     thread,
 };
@@ -11,7 +10,7 @@ use std::{
 use crate::{
     base::stream_element::{CheckpointId, SnapshotLocation},
     checkpoint::{CheckpointMetadata, CheckpointStorage, CheckpointStorageError, SharedStateRegistry},
-    protocol::job_master::JobMasterMessage,
+    protocol::job_master::{JobMasterMessage, StoreProblem},
 };
 
 /// Something that takes time.
@@ -33,23 +32,6 @@ pub enum StorageTask {
     DeleteSavepoint(SnapshotLocation),
     /// Looks at all files; answered by [`JobMasterMessage::CheckpointVerified`].
     Verify(Arc<CheckpointMetadata>, SnapshotLocation),
-}
-
-/// Why checkpoints cannot be listed or read, in one line.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum StoreProblem {
-    /// The store itself: what is in it may be whole, and readable at another time.
-    Unavailable(String),
-    /// Something is missing, damaged, or of another kind.
-    Unusable(String),
-}
-
-impl fmt::Display for StoreProblem {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unavailable(problem) | Self::Unusable(problem) => formatter.write_str(problem),
-        }
-    }
 }
 
 impl From<CheckpointStorageError> for StoreProblem {
@@ -172,7 +154,7 @@ fn perform(task: StorageTask) -> JobMasterMessage {
         }
         StorageTask::Verify(metadata, location) => {
             let verified = CheckpointStorage::open(location).and_then(|storage| storage.verify(&metadata));
-            JobMasterMessage::CheckpointVerified(metadata.checkpoint_id, verified.map_err(in_a_line))
+            JobMasterMessage::CheckpointVerified(metadata.checkpoint_id, verified.map_err(StoreProblem::from))
         }
     }
 }
