@@ -405,6 +405,8 @@ pub enum JobMasterMessage {
     CheckpointStored(CheckpointId, Result<(), String>),
     /// Files of checkpoints were deleted, or were left behind; from itself.
     CheckpointsDiscarded,
+    /// The metadata of a checkpoint that was given up is surely not there, or why not; from itself.
+    CheckpointRevoked(CheckpointId, Result<(), String>),
     /// The files of a checkpoint were looked at: what is wrong with them; from itself.
     CheckpointVerified(CheckpointId, Result<(), StoreProblem>),
     /// The Dispatcher tells to cancel the job.

@@ -210,9 +210,11 @@ impl Simulation {
                     _ => None,
                 };
                 let answer = storage.perform();
-                if let Some(JobMasterMessage::CheckpointVerified(..)) = answer {
-                    // Whoever looks at it next can read it.
-                    storage.unreadable.clear();
+                match answer {
+                    // Whoever looks at it next can read it, or delete it.
+                    Some(JobMasterMessage::CheckpointVerified(..)) => storage.unreadable.clear(),
+                    Some(JobMasterMessage::CheckpointRevoked(..)) => storage.is_undeletable = false,
+                    _ => {}
                 }
                 drop(storage);
                 if let (Some(metadata), Some(JobMasterMessage::CheckpointStored(_, Ok(())))) = (stores, &answer) {
@@ -297,7 +299,10 @@ impl Simulation {
         let intact: Vec<_> = ids.filter(|id| !storage.damaged.contains(id) && !is_going(id)).collect();
         let target = if self.rng.random_bool(0.5) { Some(self.last_id) } else { intact.last().copied() };
         let is_only_one = intact.len() < 2 && target.is_some_and(|target| intact.contains(&target));
-        if let Some(target) = target.filter(|_| !is_only_one) {
+        if self.rng.random_bool(0.3) {
+            storage.doubtful.insert(self.last_id);
+            storage.is_undeletable = true;
+        } else if let Some(target) = target.filter(|_| !is_only_one) {
             storage.damaged.insert(target);
         }
     }

@@ -353,6 +353,13 @@ impl FakeStorage {
                 self.deleted.extend(files);
                 JobMasterMessage::CheckpointsDiscarded
             }
+            StorageTask::Revoke(id, location) => {
+                let result = if self.is_undeletable { Err("as told".to_owned()) } else { Ok(()) };
+                if result.is_ok() {
+                    self.stored.remove(&(location, id));
+                }
+                JobMasterMessage::CheckpointRevoked(id, result)
+            }
             StorageTask::DeleteSavepoint(location) => {
                 self.deleted_savepoints.push(location);
                 JobMasterMessage::CheckpointsDiscarded

@@ -28,6 +28,9 @@ pub enum StorageTask {
         /// Paths of files that nobody needs.
         files: Vec<String>,
     },
+    /// Deletes what may be there of the metadata of a checkpoint that was given up when, or before, it was stored;
+    /// answered by [`JobMasterMessage::CheckpointRevoked`].
+    Revoke(CheckpointId, SnapshotLocation),
     /// Deletes a savepoint that was given up; answered by [`JobMasterMessage::CheckpointsDiscarded`].
     DeleteSavepoint(SnapshotLocation),
     /// Looks at all files; answered by [`JobMasterMessage::CheckpointVerified`].
@@ -146,6 +149,10 @@ fn perform(task: StorageTask) -> JobMasterMessage {
             });
             discarded.unwrap_or_else(warn_of_leftover);
             JobMasterMessage::CheckpointsDiscarded
+        }
+        StorageTask::Revoke(id, location) => {
+            let deleted = CheckpointStorage::open(location).and_then(|storage| storage.delete_metadata(id));
+            JobMasterMessage::CheckpointRevoked(id, deleted.map_err(in_a_line))
         }
         StorageTask::DeleteSavepoint(location) => {
             let deleted = CheckpointStorage::open(location).and_then(|storage| storage.delete_all());
