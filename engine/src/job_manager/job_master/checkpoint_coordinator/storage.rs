@@ -181,3 +181,35 @@ fn in_a_line(error: CheckpointStorageError) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{
+        KeyedStatePart, StateData,
+        tests::{metadata_of, part},
+    };
+
+    #[test]
+    fn files_that_cannot_be_read_are_told_from_those_that_are_damaged() {
+        let directory = tempfile::tempdir().unwrap();
+        let location = SnapshotLocation(directory.path().to_str().unwrap().to_owned());
+        let storage = CheckpointStorage::open(location.clone()).unwrap();
+        let file = storage.write("shared/1-0", &mut |out| out.write_all(b"state")).unwrap();
+        let data = StateData::File(file);
+        let metadata = metadata_of(1, vec![KeyedStatePart { data, ..part(1, "") }]);
+        let verify = || match perform(StorageTask::Verify(Arc::new(metadata.clone()), location.clone())) {
+            JobMasterMessage::CheckpointVerified(1, result) => result,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(verify(), Ok(()));
+        let path = directory.path().join("shared/1-0");
+        std::fs::write(&path, "stat").unwrap();
+        assert!(matches!(verify(), Err(StoreProblem::Unusable(problem)) if problem.contains("is damaged")));
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(verify(), Err(StoreProblem::Unusable(problem)) if problem.contains("is missing")));
+        // A link to itself: the operating system refuses, even to its owner.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        assert!(matches!(verify(), Err(StoreProblem::Unavailable(problem)) if problem.contains("symbolic links")));
+    }
+}
