@@ -267,7 +267,7 @@ fn path(job: &SnapshotJob, node: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crossbeam_channel::unbounded;
+    use crossbeam_channel::bounded;
 
     use super::*;
     use crate::{
@@ -308,8 +308,8 @@ mod tests {
 
     #[test]
     fn a_job_whose_writes_hang_holds_up_no_other_and_what_was_given_up_is_not_written() {
-        let (begun, begins) = unbounded();
-        let (go_on, goes_on) = unbounded::<()>();
+        let (begun, begins) = bounded(10);
+        let (go_on, goes_on) = bounded::<()>(0);
         // Stands for a store that hangs.
         let events: TaskEventSink = Arc::new(move |event| {
             let TaskEvent::AcknowledgeCheckpoint(acknowledge) = event else { panic!("nothing else is sent") };
