@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -108,13 +109,18 @@ fn storage_that_is_slow_costs_checkpoints_and_no_rows() {
     let scene = Scene::new();
     let timeout = ["-D", "execution.checkpointing.timeout=200ms"];
     let flags = [&TOLD[..], &TOLERANT, &timeout].concat();
-    let slow = "checkpoint.file.write=delay(1000)@4";
-    let done = scene.submit(&flags, "nexmark", &scene.query("q5"), Some(slow));
-    assert!(done.status.success(), "{}", describe(&done));
-    let told = String::from_utf8_lossy(&done.stderr);
-    assert!(told.contains("tasks had not answered after 200 ms"), "{}", describe(&done));
-    scene.check("q5");
-    assert!(!checkpoints(&scene).exists(), "what came late is left behind");
+    for (slow, expected) in [
+        ("checkpoint.file.write=delay(1000)@4", "tasks had not answered after 200 ms"),
+        ("checkpoint.metadata.write=delay(1000)@2", "its metadata was not stored within 200 ms"),
+    ] {
+        let done = scene.submit(&flags, "nexmark", &scene.query("q5"), Some(slow));
+        assert!(done.status.success(), "{}", describe(&done));
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert!(told.contains(expected), "{}", describe(&done));
+        scene.check("q5");
+        assert!(!checkpoints(&scene).exists(), "what came late is left behind");
+        scene.clear();
+    }
 }
 
 #[test]
@@ -238,7 +244,10 @@ fn files_of_a_checkpoint_that_a_kill_cut_off_go_when_the_job_is_recovered() {
     let left = (3..9).find_map(|checkpoint| {
         let failpoint = format!("checkpoint.all-acknowledged=kill@{checkpoint}");
         let killed = scene.submit(flags, "nexmark", &arguments, Some(&failpoint));
-        assert_eq!(killed.status.code(), None, "{}", describe(&killed));
+        // Not the signal of a crash.
+        assert_eq!(killed.status.signal(), Some(9), "{}", describe(&killed));
+        let report = "failpoint checkpoint.all-acknowledged: Kill";
+        assert!(String::from_utf8_lossy(&killed.stderr).contains(report), "{}", describe(&killed));
         let last = *complete(&directory).last().expect("one is complete");
         let id = |name: &str| name.split_once('-').and_then(|(id, _)| id.parse().ok()).unwrap_or(0);
         let left: Vec<String> = names(&shared).into_iter().filter(|name| last < id(name)).collect();

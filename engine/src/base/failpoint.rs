@@ -15,16 +15,18 @@
 //!
 //! | action      | what happens                                                               |
 //! |-------------|----------------------------------------------------------------------------|
-//! | `kill`      | the process ends at once, as by `kill -9`: nothing is flushed or dropped   |
+//! | `kill`      | the process kills itself with SIGKILL: nothing is flushed or dropped       |
 //! | `panic`     | the thread panics                                                          |
 //! | `error`     | the place fails; panics where no error can be returned                     |
 //! | `error(NAME)` | it fails as the operating system does: `ENOSPC`, `EIO`, `EROFS`          |
 //! | `delay(MS)` | the thread waits so many milliseconds                                      |
 //! | `torn`      | where bytes are written: half of them are, and the process ends; elsewhere as `kill` |
+//!
+//! Each time that a place does something, standard error says so first: `failpoint NAME: ACTION`.
 
 use std::{
     collections::BTreeMap,
-    io,
+    io::{self, Write as _},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -32,7 +34,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::io::Errno;
+use rustix::{
+    io::Errno,
+    process::{Signal, getpid, kill_process},
+};
 
 use super::config::nearest;
 
@@ -259,7 +264,10 @@ pub fn write(name: &'static str, bytes: &[u8], write: impl FnOnce(&[u8]) -> io::
 }
 
 fn reach(name: &str) -> Option<Action> {
-    ARMED.lock().unwrap_or_else(PoisonError::into_inner).reach(name)
+    let action = ARMED.lock().unwrap_or_else(PoisonError::into_inner).reach(name)?;
+    // Not through the log, which may be held back, or show warnings only.
+    drop(writeln!(io::stderr(), "failpoint {name}: {action:?}"));
+    Some(action)
 }
 
 #[cold]
@@ -282,9 +290,10 @@ fn perform(name: &'static str, action: Option<Action>) -> io::Result<()> {
     }
 }
 
-/// No thread runs on, nothing is flushed, no destructor is called.
+/// No thread runs on, nothing is flushed, no destructor is called. Not `abort`, whose signal is that of a bug, too.
 fn end() -> ! {
-    std::process::abort()
+    kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
+    unreachable!("no process survives that")
 }
 
 #[expect(clippy::disallowed_methods, reason = "to hold a thread up is what was asked for")]

@@ -14,7 +14,7 @@ mod start;
 mod storage;
 mod shared_state_registry;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 

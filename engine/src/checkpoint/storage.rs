@@ -424,7 +424,12 @@ impl CheckpointStorage {
     pub fn delete_metadata(&self, checkpoint: CheckpointId) -> Result<(), CheckpointStorageError> {
         let path = metadata_path(Some(checkpoint));
         failpoint!("checkpoint.metadata.delete", infallible);
-        self.delete(&path)?;
+        match self.runtime(&path)?.block_on(self.store.head(&self.path(&path)?)) {
+            Ok(_) => self.delete(&path)?,
+            // A store that cannot be written to would refuse to delete what it does not have.
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(self.error("delete", &path, &error)),
+        }
         failpoint!("checkpoint.metadata.deleted", infallible);
         let Some(directory) = &self.directory else { return Ok(()) };
         // After a crash it must not be there again, with its files gone.

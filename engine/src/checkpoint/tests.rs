@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::*;
 
 /// A part in a file.
-pub(super) fn part(checkpoint_id: CheckpointId, path: &str) -> KeyedStatePart {
+pub(crate) fn part(checkpoint_id: CheckpointId, path: &str) -> KeyedStatePart {
     let file = StateFile { path: path.to_owned(), bytes: 10, crc32: 7 };
     let sections = vec![KeyGroupSection { key_group: 3, offset: 0, bytes: 10 }];
     KeyedStatePart { checkpoint_id, data: StateData::File(file), sections }
 }
 
 /// An operator of one subtask that has these parts.
-pub(super) fn metadata_of(checkpoint_id: CheckpointId, parts: Vec<KeyedStatePart>) -> CheckpointMetadata {
+pub(crate) fn metadata_of(checkpoint_id: CheckpointId, parts: Vec<KeyedStatePart>) -> CheckpointMetadata {
     let keyed = KeyedStateHandle { key_groups: (0, 127), key_type: "u32".into(), states: Vec::new(), parts };
     let operator_id = OperatorId::from_bytes([1; 16]);
     let operator = OperatorState {

@@ -1074,7 +1074,7 @@ fn storage_error(error: &dyn Error) -> DispatcherError {
 }
 
 /// An error with its causes in one line.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -6,7 +6,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    thread,
+    time::Duration,
 };
 
 use super::{JobMasterContext, JobMasterFactoryMaker, TaskExecutorContext, TaskStarterFactory};
@@ -21,7 +23,7 @@ use crate::{
     graph::{job_graph::Artifact, stream_graph::Operator},
     job_manager::{
         blob_store::BlobStore,
-        dispatcher::JobCleaner,
+        dispatcher::{JobCleaner, chain},
         job_master::{
             Connectors, JobMaster, JobMasterParts,
             checkpoint_coordinator::{settings::location_to_delete, storage::ThreadedStore},
@@ -42,6 +44,10 @@ use crate::{
     },
     wasm::PluginRuntime,
 };
+
+/// How long the Dispatcher, and with it all jobs, waits for what an ended job left to be removed. Where storage works
+/// it takes milliseconds; beside the Dispatcher it may take as long as it likes.
+const CLEANING_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Makes JobMasters that reach the native connectors and store checkpoints.
 pub fn job_master_factory(configuration: Configuration, clock: Clock) -> JobMasterFactoryMaker {
@@ -90,9 +96,10 @@ fn make_job_master_factory(
     })
 }
 
-/// Gives the destinations of ended jobs free, and deletes their checkpoints that are not to be kept.
+/// Gives the destinations of ended jobs free, and deletes their checkpoints that are not to be kept. Storage that hangs
+/// is not waited for: whoever asks again learns whether it has been done meanwhile.
 pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> JobCleaner {
-    Arc::new(move |job_graph, status| {
+    let clean: JobCleaner = Arc::new(move |job_graph, status| {
         let permissions = Arc::new(Permissions::from(&job_graph.grants));
         for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {
             if let Operator::Sink(connector) = &operator.node.operator {
@@ -107,6 +114,37 @@ pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> Jo
             Some(_) | None => {}
         }
         Ok(())
+    });
+    in_background(clean, CLEANING_WAIT_MAX)
+}
+
+/// Has jobs cleaned up by threads, and waits for so long for each when it is started.
+fn in_background(clean: JobCleaner, wait_max: Duration) -> JobCleaner {
+    let running: Mutex<BTreeMap<JobId, mpsc::Receiver<Result<(), String>>>> = Mutex::default();
+    Arc::new(move |job_graph, status| {
+        let job = job_graph.job_id;
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let (result, wait) = match running.remove(&job) {
+            Some(result) => (result, Duration::ZERO),
+            None => {
+                let (answer, result) = mpsc::sync_channel(1);
+                let (clean, job_graph) = (Arc::clone(&clean), job_graph.clone());
+                thread::Builder::new().name("clean-up".to_owned()).spawn(move || {
+                    let cleaned = clean(&job_graph, status).map_err(|error| chain(&*error));
+                    // An error means that the cluster has ended.
+                    drop(answer.send(cleaned));
+                })?;
+                (result, wait_max)
+            }
+        };
+        match result.recv_timeout(wait) {
+            Ok(cleaned) => cleaned.map_err(Into::into),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                running.insert(job, result);
+                Err("it takes long: the storage of its checkpoints or of its output may not answer".into())
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err("it ended in a panic, which is a bug".into()),
+        }
     })
 }
 
@@ -225,10 +263,21 @@ fn unrecoverable(code: &str, error: &dyn std::error::Error) -> FailureCause {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        error::Error,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
     use super::*;
-    use crate::base::ids::{
-        ExecutionAttemptId, ExecutionVertexId, IntermediateDataSetId, IntermediateResultPartitionId, JobVertexId,
-        ResultPartitionId,
+    use crate::{
+        base::{
+            ids::{
+                ExecutionAttemptId, ExecutionVertexId, IntermediateDataSetId, IntermediateResultPartitionId,
+                JobVertexId, ResultPartitionId,
+            },
+            status::JobStatus,
+        },
+        job_manager::test_graphs::job_graph,
     };
 
     fn partition(graph: u8) -> ResultPartitionId {
@@ -242,6 +291,34 @@ mod tests {
                 attempt_number: 0,
             },
         }
+    }
+
+    #[test]
+    fn storage_that_hangs_is_not_waited_for_and_asked_once() {
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let (goes_on, begun) = (Mutex::new(goes_on), Arc::new(AtomicUsize::new(0)));
+        let begins = Arc::clone(&begun);
+        let clean: JobCleaner = Arc::new(move |_, _| {
+            begins.fetch_add(1, Ordering::SeqCst);
+            Ok(goes_on.lock().unwrap().recv()?)
+        });
+        let cleaner = in_background(Arc::clone(&clean), Duration::ZERO);
+        let job = job_graph(1, &[("a", 1)]);
+        let text = |result: Result<(), Box<dyn Error>>| result.map_err(|error| error.to_string());
+        let hangs = Err("it takes long: the storage of its checkpoints or of its output may not answer".to_owned());
+        assert_eq!(text(cleaner(&job, JobStatus::Canceled)), hangs);
+        assert_eq!(text(cleaner(&job, JobStatus::Canceled)), hangs);
+        go_on.send(()).unwrap();
+        while text(cleaner(&job, JobStatus::Canceled)) == hangs {
+            thread::yield_now();
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        // What went wrong is told; asked again, it is tried again.
+        drop(go_on);
+        let cleaner = in_background(clean, Duration::from_secs(20));
+        assert_eq!(text(cleaner(&job, JobStatus::Canceled)), Err("receiving on a closed channel".to_owned()));
+        assert!(cleaner(&job, JobStatus::Canceled).is_err());
+        assert_eq!(begun.load(Ordering::SeqCst), 3);
     }
 
     #[test]

@@ -161,6 +161,7 @@ impl ScriptedJobMaster {
             | JobMasterMessage::EndOfDataReached(_)
             | JobMasterMessage::CheckpointStored(..)
             | JobMasterMessage::CheckpointsDiscarded
+            | JobMasterMessage::CheckpointRevoked(..)
             | JobMasterMessage::CheckpointVerified(..) => {}
             JobMasterMessage::TriggerSnapshot(number, _) => {
                 self.tell_dispatcher(DispatcherMessage::SnapshotTaken(number, Err("as scripted".to_owned())));

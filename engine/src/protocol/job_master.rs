@@ -1,5 +1,7 @@
 //! What a JobMaster receives from TaskExecutors.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -47,6 +49,23 @@ pub struct FailureCause {
     pub detail: String,
     /// Whether a restart can help.
     pub recoverability: Recoverability,
+}
+
+/// Why checkpoints cannot be listed or read, in one line.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum StoreProblem {
+    /// The store itself: what is in it may be whole, and readable at another time.
+    Unavailable(String),
+    /// Something is missing, damaged, or of another kind.
+    Unusable(String),
+}
+
+impl fmt::Display for StoreProblem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(problem) | Self::Unusable(problem) => formatter.write_str(problem),
+        }
+    }
 }
 
 /// Code of the failure of a task that cannot go on from its checkpoint.
@@ -386,8 +405,10 @@ pub enum JobMasterMessage {
     CheckpointStored(CheckpointId, Result<(), String>),
     /// Files of checkpoints were deleted, or were left behind; from itself.
     CheckpointsDiscarded,
+    /// The metadata of a checkpoint that was given up is surely not there, or why not; from itself.
+    CheckpointRevoked(CheckpointId, Result<(), String>),
     /// The files of a checkpoint were looked at: what is wrong with them; from itself.
-    CheckpointVerified(CheckpointId, Result<(), String>),
+    CheckpointVerified(CheckpointId, Result<(), StoreProblem>),
     /// The Dispatcher tells to cancel the job.
     Cancel,
     /// The Dispatcher tells to cancel the job, unless it has completed a checkpoint: then it goes on.

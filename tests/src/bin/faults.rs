@@ -32,28 +32,32 @@ const PROCESS_TIMEOUT: Duration = Duration::from_secs(60);
 const STARTS_MAX: u32 = 60;
 /// Kills of one job at random times.
 const RANDOM_KILLS_MAX: u32 = 15;
-/// Places of files where an error of the operating system, or that it takes long, must be survived
-/// without a new process: a full disk, an fsync that fails, a slow disk.
-const STORAGE_FAULTS: [&str; 18] = [
-    "source.opened",
-    "source.read",
-    "sink.file.create",
-    "sink.file.created",
-    "sink.file.write",
-    "sink.file.written",
-    "sink.prepare",
-    "sink.prepare.synced",
-    "sink.prepared",
-    "sink.commit",
-    "sink.commit.rename",
-    "sink.commit.renamed",
-    "sink.commit.all-renamed",
-    "sink.commit.synced",
-    "checkpoint.file.write",
-    "checkpoint.file.written",
-    "checkpoint.metadata.store",
-    "checkpoint.metadata.stored",
+/// Places of files where these errors of the operating system, or that it takes long, must be survived
+/// without a new process: a full disk, an fsync or a read that fails, a slow disk.
+const STORAGE_FAULTS: [(&str, &[&str]); 20] = [
+    ("source.opened", &["EIO"]),
+    ("source.read", &["EIO"]),
+    ("sink.file.create", &["ENOSPC", "EROFS"]),
+    ("sink.file.created", &["EIO"]),
+    ("sink.file.write", &["ENOSPC", "EIO"]),
+    ("sink.file.written", &["ENOSPC", "EIO"]),
+    ("sink.prepare", &["EIO"]),
+    ("sink.prepare.synced", &["EIO"]),
+    ("sink.prepared", &["EIO"]),
+    ("sink.commit", &["EIO"]),
+    ("sink.commit.rename", &["ENOSPC", "EIO"]),
+    ("sink.commit.renamed", &["EIO"]),
+    ("sink.commit.all-renamed", &["EIO"]),
+    ("sink.commit.synced", &["ENOSPC", "EIO"]),
+    ("checkpoint.file.write", &["ENOSPC", "EROFS"]),
+    ("checkpoint.file.complete", &["ENOSPC", "EIO"]),
+    ("checkpoint.file.written", &["EIO"]),
+    ("checkpoint.metadata.store", &["ENOSPC", "EROFS"]),
+    ("checkpoint.metadata.write", &["ENOSPC"]),
+    ("checkpoint.metadata.stored", &["EIO"]),
 ];
+/// The signal of a kill; every other one is that of a crash.
+const SIGKILL: i32 = 9;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A job and what it must write.
@@ -79,6 +83,15 @@ enum Fault {
     Checkpoints(usize),
 }
 
+impl Fault {
+    fn failpoint(&self) -> Option<&str> {
+        match self {
+            Self::Failpoint(text) => Some(text),
+            Self::Clock(_) | Self::Checkpoints(_) => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     FlippedByte,
@@ -86,12 +99,24 @@ enum Damage {
     Deleted,
 }
 
+/// What became of a process.
+struct Run {
+    end: End,
+    /// How long it took until a checkpoint was complete, or the job.
+    recovered: Option<Duration>,
+    /// Its failpoint said that it did something.
+    struck: bool,
+}
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum End {
     Finished,
+    /// As planned.
     Killed,
     Failed,
+    /// By a signal that nobody planned.
+    Crashed(i32),
     /// It did not end by itself in time.
     Hung,
 }
@@ -107,6 +132,12 @@ struct Tally {
     duplicated: u64,
     reordered: u64,
     checkpoints: u64,
+    /// As the JobMasters say, those that were killed at it included.
+    completed: u64,
+    /// By reason.
+    given_up: BTreeMap<String, u64>,
+    /// Errors and delays that were asked for; the place may not be reached so often.
+    storage_faults: u64,
     storage_errors: u64,
     storage_delays: u64,
     metadata_removed: u64,
@@ -145,6 +176,12 @@ impl<'a> Job<'a> {
         self.root.join("log")
     }
 
+    /// What the processes said from this length of the log on.
+    fn said(&self, from: usize) -> String {
+        let log = fs::read(self.log()).unwrap_or_default();
+        String::from_utf8_lossy(&log[from.min(log.len())..]).into_owned()
+    }
+
     /// True if the job's end is durable: its checkpoints are not read any more.
     fn has_ended(&self) -> bool {
         let results = fs::read_dir(self.root.join("state/job-results"));
@@ -161,7 +198,7 @@ impl<'a> Job<'a> {
         let log = File::options().create(true).append(true).open(self.log()).expect("writable");
         let mut command = engine();
         command.args(["submit", "--job-id", &self.id, "--state-dir"]).arg(self.root.join("state"));
-        command.args(["-p", &PARALLELISM.to_string()]);
+        command.args(["--log-level", "info", "-p", &PARALLELISM.to_string()]);
         for setting in [
             &format!("execution.checkpointing.interval={CHECKPOINT_INTERVAL}"),
             &format!("execution.checkpointing.num-retained={RETAINED}"),
@@ -194,12 +231,24 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Runs one process to its end; says how long it took until a checkpoint was complete, or the job.
-    fn run(&mut self, fault: Option<&Fault>) -> (End, Option<Duration>) {
-        let failpoints = fault.and_then(|fault| match fault {
-            Fault::Failpoint(text) => Some(text.as_str()),
-            Fault::Clock(_) | Fault::Checkpoints(_) => None,
-        });
+    /// Runs one process to its end.
+    fn run(&mut self, fault: Option<&Fault>, tally: &mut Tally) -> Run {
+        let from = fs::metadata(self.log()).map_or(0, |log| usize::try_from(log.len()).unwrap_or(usize::MAX));
+        let (end, recovered) = self.run_process(fault);
+        let said = self.said(from);
+        tally.completed += said.lines().filter(|line| line.contains(" checkpoint complete ")).count() as u64;
+        for (_, why) in said.lines().filter_map(|line| line.split_once(" checkpoint given up: ")) {
+            let reason = why.split(" job=").next().unwrap_or_default().split(':').next().unwrap_or_default();
+            *tally.given_up.entry(reason.to_owned()).or_default() += 1;
+        }
+        let name = fault.and_then(Fault::failpoint).and_then(|text| text.split('=').next());
+        let struck = name.is_some_and(|name| said.contains(&format!("failpoint {name}: ")));
+        let is_planned = end != End::Killed || struck || !matches!(fault, Some(Fault::Failpoint(_)));
+        Run { end: if is_planned { end } else { End::Crashed(SIGKILL) }, recovered, struck }
+    }
+
+    fn run_process(&mut self, fault: Option<&Fault>) -> (End, Option<Duration>) {
+        let failpoints = fault.and_then(Fault::failpoint);
         let (last, began) = (self.checkpoints.last().copied(), Instant::now());
         let mut child = self.spawn(failpoints);
         let mut recovered = None;
@@ -212,7 +261,8 @@ impl<'a> Job<'a> {
             if let Some(status) = child.try_wait().expect("it is our child") {
                 let end = match (status.code(), status.signal()) {
                     (Some(0), _) => End::Finished,
-                    (None, Some(_)) => End::Killed,
+                    (_, Some(SIGKILL)) if failpoints.is_some() => End::Killed,
+                    (_, Some(signal)) => End::Crashed(signal),
                     _ => End::Failed,
                 };
                 return (end, recovered.or((end == End::Finished).then_some(running)));
@@ -232,13 +282,20 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Starts the job until it has ended, with these faults first.
+    /// Starts the job until it has ended, with these faults first. What of them are kills is counted.
     fn run_to_the_end(&mut self, faults: &[Fault], tally: &mut Tally) -> Option<End> {
         let mut faults = faults.iter();
         let mut was_killed = false;
         for _ in 0..STARTS_MAX {
             let fault = faults.next();
-            let (end, recovered) = self.run(fault);
+            let Run { end, recovered, struck } = self.run(fault, tally);
+            if let (true, Some(Fault::Failpoint(text))) = (struck, fault) {
+                match text.split_once('=') {
+                    Some((_, action)) if action.starts_with("error") => tally.storage_errors += 1,
+                    Some((_, action)) if action.starts_with("delay") => tally.storage_delays += 1,
+                    _ => {}
+                }
+            }
             if was_killed {
                 tally.recoveries.extend(recovered);
             }
@@ -252,7 +309,7 @@ impl<'a> Job<'a> {
                     }
                 }
                 (End::Finished | End::Failed, _) => return Some(end),
-                (End::Killed | End::Hung, _) => {
+                (End::Killed | End::Hung | End::Crashed(_), _) => {
                     self.problem(tally, &format!("a process {end:?} under {fault:?}"));
                     return None;
                 }
@@ -493,6 +550,9 @@ fn main() -> ExitCode {
     println!("failpoints that were never reached by these jobs: {}", never.join(", "));
     std::io::stdout().flush().expect("there is somebody who reads");
     if tally.problems.is_empty() {
+        if options.keep {
+            println!("all is kept in {}", root.keep().display());
+        }
         return ExitCode::SUCCESS;
     }
     println!("{} problems; all is kept in {}", tally.problems.len(), root.keep().display());
@@ -513,7 +573,7 @@ fn kill_at_failpoints(
             return;
         }
         let workload = &workloads[(index + usize::try_from(round).unwrap_or(0)) % workloads.len()];
-        let is_write = ["sink.file.write", "storage.write"].contains(name);
+        let is_write = ["sink.file.write", "storage.write", "checkpoint.metadata.write"].contains(name);
         // Places that only a process meets which goes on from a checkpoint.
         let is_recovery = name.starts_with("restore.") || name.starts_with("sink.recover");
         let first = is_recovery.then(|| Fault::Failpoint("task.notified=kill@1".to_owned()));
@@ -555,16 +615,14 @@ fn kill_by_the_clock(
 
 /// Errors and delays where files are used: the job must survive them within its process.
 fn fail_storage(workloads: &[Workload], root: &Path, random: &mut StdRng, tally: &mut Tally, options: &Options) {
-    for (index, name) in STORAGE_FAULTS.iter().enumerate() {
-        for action in ["error", "delay(300)"] {
+    for (index, (name, errors)) in STORAGE_FAULTS.iter().enumerate() {
+        let errors = errors.iter().map(|error| format!("error({error})"));
+        for action in errors.chain(["delay(300)".to_owned()]) {
             let workload = &workloads[index % workloads.len()];
-            let time = random.random_range(1..6);
+            let time = random.random_range(1..4);
             let mut job = Job::new(workload, root, random);
             let end = job.run_to_the_end(&[Fault::Failpoint(format!("{name}={action}@{time}"))], tally);
-            match action {
-                "error" => tally.storage_errors += 1,
-                _ => tally.storage_delays += 1,
-            }
+            tally.storage_faults += 1;
             job.close(end, tally, options.keep);
         }
     }
@@ -583,8 +641,12 @@ fn damage_checkpoints(
     let mut job = Job::new(&workloads[index], root, random);
     let kind = [Damage::FlippedByte, Damage::Truncated, Damage::Deleted][usize::try_from(number / 4 % 3).unwrap_or(0)];
     let count = random.random_range(2..5);
-    let killed = job.run(Some(&Fault::Checkpoints(count))).0 == End::Killed;
+    let end = job.run(Some(&Fault::Checkpoints(count)), tally).end;
+    let killed = end == End::Killed;
     tally.kills += u64::from(killed);
+    if matches!(end, End::Crashed(_) | End::Hung) {
+        job.problem(tally, &format!("a process {end:?} before anything was damaged"));
+    }
     let files = if killed { job.newest_files() } else { Vec::new() };
     if job.checkpoints.len() < 2 || files.is_empty() || job.has_ended() {
         // It ended before it could be damaged.
@@ -592,7 +654,7 @@ fn damage_checkpoints(
         return job.close(end, tally, options.keep);
     }
     let file = &files[random.random_range(0..files.len())];
-    let said = fs::read(job.log()).unwrap_or_default().len();
+    let from = fs::read(job.log()).unwrap_or_default().len();
     damage(file, kind, random);
     if matches!(kind, Damage::Deleted) && file.ends_with("_metadata") {
         // Without metadata it is one that was never complete: nothing can be told of it, and the rows
@@ -603,9 +665,10 @@ fn damage_checkpoints(
     }
     tally.injected += 1;
     let end = job.run_to_the_end(&[], tally);
-    let log = fs::read(job.log()).unwrap_or_default();
-    let log = String::from_utf8_lossy(&log[said..]);
-    if ["damaged", "missing", "No such file", "not found"].iter().any(|word| log.contains(word)) {
+    let said = job.said(from);
+    let warned: Vec<_> = said.lines().filter(|line| line.contains(" WARN ")).collect();
+    let words = ["damaged", "missing", "No such file", "not found"];
+    if warned.iter().any(|line| words.iter().any(|word| line.contains(word))) {
         tally.detected += 1;
     } else {
         job.problem(tally, &format!("{kind:?} {} was not told of", file.display()));
@@ -631,7 +694,12 @@ impl fmt::Display for Tally {
             ("rows duplicated", self.duplicated.to_string()),
             ("rows reordered within a key", self.reordered.to_string()),
             ("checkpoints seen complete", self.checkpoints.to_string()),
-            ("errors of storage, delays", format!("{}, {}", self.storage_errors, self.storage_delays)),
+            ("completed, as the log says", self.completed.to_string()),
+            ("given up", self.given_up.values().sum::<u64>().to_string()),
+            (
+                "errors of storage that struck, delays, of so many asked for",
+                format!("{}, {}, {}", self.storage_errors, self.storage_delays, self.storage_faults),
+            ),
             ("files damaged", self.injected.to_string()),
             ("of them detected", self.detected.to_string()),
             ("checkpoints that lost their metadata, passed over", self.metadata_removed.to_string()),
@@ -640,6 +708,8 @@ impl fmt::Display for Tally {
             ("longest", at(1.0)),
         ];
         writeln!(formatter, "\n| what | |\n|---|---|")?;
-        rows.iter().try_for_each(|(what, value)| writeln!(formatter, "| {what} | {value} |"))
+        let reasons = self.given_up.iter().map(|(reason, count)| (format!("given up: {reason}"), count.to_string()));
+        let rows = rows.into_iter().map(|(what, value)| (what.to_owned(), value)).chain(reasons);
+        rows.into_iter().try_for_each(|(what, value)| writeln!(formatter, "| {what} | {value} |"))
     }
 }

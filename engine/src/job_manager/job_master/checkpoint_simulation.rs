@@ -1,7 +1,8 @@
 //! Checkpoints, failures and commits of a real JobMaster on a virtual clock, from a seed. Sinks
 //! number the rows that they write, and keep the number of the next one as their state: what they
 //! have committed at the end has to be all numbers, each once. Tasks fail, acknowledgements are lost,
-//! late or doubled, checkpoints are declined, the store fails or finds a checkpoint damaged.
+//! late or doubled, checkpoints are declined, the store fails, finds a checkpoint damaged, or cannot
+//! read it for a while.
 //!
 //! Held at any time: metadata is stored only when every task that takes part has acknowledged with
 //! its current attempt; nothing is visible whose metadata is not durable; ids strictly increase.
@@ -209,6 +210,12 @@ impl Simulation {
                     _ => None,
                 };
                 let answer = storage.perform();
+                match answer {
+                    // Whoever looks at it next can read it, or delete it.
+                    Some(JobMasterMessage::CheckpointVerified(..)) => storage.unreadable.clear(),
+                    Some(JobMasterMessage::CheckpointRevoked(..)) => storage.is_undeletable = false,
+                    _ => {}
+                }
                 drop(storage);
                 if let (Some(metadata), Some(JobMasterMessage::CheckpointStored(_, Ok(())))) = (stores, &answer) {
                     self.completed += 1;
@@ -292,7 +299,10 @@ impl Simulation {
         let intact: Vec<_> = ids.filter(|id| !storage.damaged.contains(id) && !is_going(id)).collect();
         let target = if self.rng.random_bool(0.5) { Some(self.last_id) } else { intact.last().copied() };
         let is_only_one = intact.len() < 2 && target.is_some_and(|target| intact.contains(&target));
-        if let Some(target) = target.filter(|_| !is_only_one) {
+        if self.rng.random_bool(0.3) {
+            storage.doubtful.insert(self.last_id);
+            storage.is_undeletable = true;
+        } else if let Some(target) = target.filter(|_| !is_only_one) {
             storage.damaged.insert(target);
         }
     }
@@ -319,9 +329,13 @@ impl Simulation {
         }
         let is_damaged = restored
             .is_some_and(|restore| self.harness.store.0.lock().unwrap().damaged.contains(&restore.checkpoint_id));
+        let is_unreadable = restored.is_some() && self.is_fault();
+        if let Some(restore) = restored.filter(|_| is_unreadable) {
+            self.harness.store.0.lock().unwrap().unreadable.insert(restore.checkpoint_id);
+        }
         self.tasks.insert(vertex, task);
         self.say(1..20, JobMasterMessage::UpdateTaskExecutionState(update(attempt, TaskState::Initializing, None)));
-        if is_damaged {
+        if is_damaged || is_unreadable {
             self.after(20..30, Event::Fails(attempt, RESTORE_FAILURE));
             return;
         }

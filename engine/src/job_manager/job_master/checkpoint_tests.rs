@@ -274,6 +274,101 @@ fn a_restart_waits_for_a_checkpoint_that_is_being_stored() {
     assert_eq!(restored_ids(&harness.take_deployed()), [Some(id); 2]);
 }
 
+/// It is neither complete nor gone: what its tasks wrote must be there for whoever finds it.
+#[test]
+fn a_restart_waits_until_a_checkpoint_that_could_not_be_stored_is_surely_not_there() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let before = harness.complete_checkpoint(&deployed);
+    let doubtful = before + 1;
+    harness.store.0.lock().unwrap().doubtful.insert(doubtful);
+    harness.store.0.lock().unwrap().is_undeletable = true;
+    assert_eq!(harness.complete_checkpoint(&deployed), doubtful);
+    let stored = |harness: &Harness| -> Vec<CheckpointId> {
+        harness.store.0.lock().unwrap().stored.keys().map(|(_, id)| *id).collect()
+    };
+    assert_eq!(stored(&harness), [before, doubtful]);
+    harness.journal.take();
+    assert_eq!(harness.fail_and_restart(deployed[0].attempt, "guest-panic"), []);
+    harness.perform_storage();
+    assert_eq!((harness.take_deployed(), harness.journal.take()), (vec![], vec![]), "nothing of it is taken back");
+    harness.store.0.lock().unwrap().is_undeletable = false;
+    harness.advance(10 * SECOND);
+    harness.perform_storage();
+    assert_eq!(stored(&harness), [before]);
+    assert_eq!(restored_ids(&harness.take_deployed()), [Some(before); 2]);
+    assert_eq!(harness.journal.take().last().unwrap(), &format!("recover {before}: "));
+}
+
+/// The store does not answer any more.
+#[test]
+fn a_job_ends_although_the_store_hangs() {
+    let is_deleted_afterwards = |harness: &mut Harness, id| {
+        harness.perform_storage();
+        assert!(harness.store.0.lock().unwrap().stored.keys().all(|(_, stored)| *stored != id));
+    };
+    // While metadata is being stored.
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let id = harness.trigger()[0].checkpoint_id;
+    harness.acknowledge_all(&deployed, id);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::Cancel);
+    harness.end_canceled();
+    harness.advance(29 * SECOND);
+    assert_eq!(harness.status(), JobStatus::Canceling, "it may answer");
+    harness.advance(SECOND);
+    assert_eq!(harness.status(), JobStatus::Canceled);
+    is_deleted_afterwards(&mut harness, id);
+    // The same, and the job fails.
+    let settings = [SETTINGS, &[("restart-strategy.type", "none")]].concat();
+    let (mut harness, deployed) = Harness::running(exchange(1), &settings);
+    let first = harness.complete_checkpoint(&deployed);
+    let id = harness.trigger()[0].checkpoint_id;
+    harness.acknowledge_all(&deployed, id);
+    harness.report(deployed[1].attempt, TaskState::Failed);
+    harness.end_canceled();
+    assert_eq!(harness.status(), JobStatus::Failing);
+    harness.advance(30 * SECOND);
+    assert_eq!(harness.status(), JobStatus::Failed);
+    let message = harness.master.details().root_failure.unwrap().cause.message;
+    assert!(message.ends_with(&format!("/chk-{first}")), "{message}");
+    is_deleted_afterwards(&mut harness, id);
+    // While a checkpoint is looked at.
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    harness.complete_checkpoint(&deployed);
+    let fresh = harness.fail_and_restart(deployed[0].attempt, "guest-panic");
+    harness.report(fresh[0].attempt, TaskState::Initializing);
+    let cause = failure(RESTORE_FAILURE, Recoverability::Recoverable);
+    harness.report_update(update(fresh[0].attempt, TaskState::Failed, Some(cause)));
+    harness.deliver(Address::Dispatcher, JobMasterMessage::Cancel);
+    harness.end_canceled();
+    assert_eq!(harness.status(), JobStatus::Canceling);
+    harness.advance(30 * SECOND);
+    assert_eq!(harness.status(), JobStatus::Canceled);
+}
+
+/// A running job tells of it, and an upgrade that waits is decided.
+#[test]
+fn metadata_that_is_not_stored_in_time_is_given_up() {
+    let settings = [SETTINGS, &[("execution.checkpointing.timeout", "8 s")]].concat();
+    let (mut harness, deployed) = Harness::running(exchange(1), &settings);
+    let id = harness.trigger()[0].checkpoint_id;
+    harness.acknowledge_all(&deployed, id);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::CancelUncommitted);
+    harness.advance(7 * SECOND);
+    assert_eq!(harness.status(), JobStatus::Running);
+    harness.advance(SECOND);
+    let statistics = harness.master.details().checkpoints.unwrap();
+    let failed = statistics.history.iter().find(|checkpoint| checkpoint.id == id).unwrap().failure.clone().unwrap();
+    assert_eq!(failed.1, "it expired before it was complete: its metadata was not stored within 8 s");
+    assert_eq!(harness.status(), JobStatus::Canceling);
+    harness.end_canceled();
+    // It is stored after all, and nothing of it becomes visible.
+    harness.journal.take();
+    harness.perform_storage();
+    assert_eq!(harness.status(), JobStatus::Canceled);
+    assert_eq!(harness.journal.take(), ["abort"]);
+    assert!(harness.store.0.lock().unwrap().stored.is_empty());
+}
+
 #[test]
 fn sources_that_cannot_read_again_are_named() {
     let named = |graph: GraphBuilder| {
@@ -338,6 +433,28 @@ fn the_checkpoint_before_a_damaged_one_is_gone_on_from() {
     harness.fail_and_restart(fresher[1].attempt, RESTORE_FAILURE);
     assert_eq!(harness.status(), JobStatus::Failed);
     assert!(harness.failures()[0].1.starts_with("there is no other checkpoint than"), "{:?}", harness.failures());
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_read_at_the_moment_is_neither_passed_over_nor_deleted() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let (older, newest) = (harness.complete_checkpoint(&deployed), harness.complete_checkpoint(&deployed));
+    let mut fresh = harness.fail_and_restart(deployed[0].attempt, "guest-panic");
+    harness.store.0.lock().unwrap().unreadable.insert(newest);
+    for _ in 0..2 {
+        harness.report(fresh[0].attempt, TaskState::Initializing);
+        fresh = harness.fail_and_restart(fresh[0].attempt, RESTORE_FAILURE);
+        assert_eq!(restored_ids(&fresh), [Some(newest); 2]);
+        let (code, message) = harness.failures().remove(0);
+        assert_eq!(code, "checkpoint-unavailable");
+        let expected = format!("/chk-{newest} cannot be read at the moment, and is tried again: as told");
+        assert!(message.ends_with(&expected), "{message}");
+    }
+    let stored: Vec<_> = harness.store.0.lock().unwrap().stored.keys().map(|(_, id)| *id).collect();
+    assert_eq!(stored, [older, newest]);
+    harness.store.0.lock().unwrap().unreadable.clear();
+    harness.run(&fresh);
+    assert!(newest < harness.complete_checkpoint(&fresh));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Consequence, JobMaster,
-    checkpoint_coordinator::{CompletedCheckpoint, Effect, Participants, plan, storage::StoreProblem},
+    checkpoint_coordinator::{CompletedCheckpoint, Effect, Participants, plan},
     execution_graph::VertexIndex,
     operator_coordinators::RestoredConnectors,
 };
@@ -20,7 +20,10 @@ use crate::{
     failpoint,
     protocol::{
         dispatcher::DispatcherMessage,
-        job_master::{AcknowledgeCheckpoint, CheckpointFailureReason, DeclineCheckpoint, FailureCause, Recoverability},
+        job_master::{
+            AcknowledgeCheckpoint, CheckpointFailureReason, DeclineCheckpoint, FailureCause, Recoverability,
+            StoreProblem,
+        },
         rpc::Address,
         task_executor::{TaskExecutorMessage, TriggerCheckpoint},
     },
@@ -188,12 +191,22 @@ impl JobMaster {
     }
 
     /// A checkpoint that could not be restored was looked at.
-    pub(super) fn handle_verification(&mut self, id: CheckpointId, result: Result<(), String>, now: Timestamp) {
+    pub(super) fn handle_verification(&mut self, id: CheckpointId, result: Result<(), StoreProblem>, now: Timestamp) {
         let path = self.checkpoints.latest().map(CompletedCheckpoint::external_path).unwrap_or_default();
-        if !self.checkpoints.verified(id, result.is_ok()) {
-            return;
-        }
-        self.record_damage(&path, &result.err().unwrap_or_default(), now);
+        let damage = match result {
+            Ok(()) => None,
+            Err(StoreProblem::Unusable(problem)) => Some(problem),
+            // It may be whole: the restart that is under way goes on from it, and fails again if it still cannot be read.
+            Err(StoreProblem::Unavailable(problem)) => {
+                let message = format!("checkpoint {path} cannot be read at the moment, and is tried again: {problem}");
+                let cause = checkpoint_failure("checkpoint-unavailable", message, Recoverability::Recoverable);
+                self.record_failure(cause, None, Consequence::JobGoesOn, now);
+                None
+            }
+        };
+        let is_passed_over = self.checkpoints.verified(id, damage.is_none());
+        let Some(problem) = damage.filter(|_| is_passed_over) else { return };
+        self.record_damage(&path, &problem, now);
         match (self.status, self.checkpoints.latest()) {
             (JobStatus::Running | JobStatus::Restarting, Some(_)) => {
                 // Those that run have gone on from the one that is passed over.

@@ -342,7 +342,7 @@ impl JobMaster {
     /// Cancels the job if that was asked for in case that it has completed no checkpoint, once no checkpoint is about
     /// to be complete.
     pub(super) fn give_way(&mut self, now: Timestamp) {
-        if !self.gives_way || self.checkpoints.is_undecided() {
+        if !self.gives_way || self.checkpoints.is_about_to_complete() {
             return;
         }
         self.gives_way = false;

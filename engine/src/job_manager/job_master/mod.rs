@@ -121,6 +121,10 @@ pub enum JobMasterError {
 /// Target of the log line of a failure that ends its job: whoever waits for the job is told it anyway.
 pub const JOB_FAILURE_TARGET: &str = "engine::job_failure";
 
+/// How long a job that fails or is cancelled waits for the store of checkpoints, which may hang. A store that works
+/// takes less, and of a job that ends nothing depends on it but which checkpoint is its last.
+const STORE_WAIT_MAX: Duration = Duration::from_secs(30);
+
 /// What follows from a failure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Consequence {
@@ -413,6 +417,7 @@ impl JobMaster {
                 self.carry_out_effects(now);
             }
             JobMasterMessage::CheckpointsDiscarded => self.checkpoints.discarded(),
+            JobMasterMessage::CheckpointRevoked(id, result) => self.checkpoints.revoked(id, result, now),
             JobMasterMessage::CheckpointVerified(id, result) => self.handle_verification(id, result, now),
             JobMasterMessage::TaskExecutorHeartbeat(heartbeat) => self.reconcile_deployments(heartbeat, now),
             JobMasterMessage::DisconnectTaskExecutor(id, reason) => {
@@ -464,11 +469,11 @@ impl JobMaster {
         self.run_checkpoints(now);
         self.note_recovery(now);
         self.give_way(now);
+        let waits_for_store = self.waits_for_store(now);
         match self.status {
             // What is about to be stored must not outlive the decision what becomes of it.
-            JobStatus::Running | JobStatus::Failing | JobStatus::Canceling if self.checkpoints.is_undecided() => {
-                self.declare_required_slots();
-            }
+            JobStatus::Running if self.checkpoints.is_about_to_complete() => self.declare_required_slots(),
+            JobStatus::Failing | JobStatus::Canceling if waits_for_store => self.declare_required_slots(),
             JobStatus::Running if self.graph.count(ExecutionState::Finished) == self.graph.vertex_count() => {
                 self.finish(now);
             }
@@ -486,6 +491,24 @@ impl JobMaster {
         if !self.is_terminated() && self.reported_tasks != *self.graph.counts() {
             self.report_overview();
         }
+    }
+
+    /// True if the job ends and the store of checkpoints may still answer. If it has not answered for long, what it
+    /// was to do is given up.
+    fn waits_for_store(&mut self, now: Timestamp) -> bool {
+        let is_over = self.store_deadline().is_some_and(|deadline| deadline <= now);
+        if is_over {
+            self.checkpoints.give_up_undecided(now);
+            self.carry_out_effects(now);
+        }
+        self.store_deadline().is_some()
+    }
+
+    /// Until when a job that ends waits for the store of checkpoints; none: it does not end, or nothing is undecided.
+    fn store_deadline(&self) -> Option<Timestamp> {
+        let is_ending = matches!(self.status, JobStatus::Failing | JobStatus::Canceling);
+        let waits = is_ending && self.checkpoints.is_undecided();
+        waits.then(|| self.timestamps[&self.status].plus(STORE_WAIT_MAX))
     }
 
     fn report_overview(&mut self) {
@@ -721,6 +744,7 @@ impl JobMaster {
                 | JobMasterMessage::TriggerSnapshot(..)
                 | JobMasterMessage::CheckpointStored(..)
                 | JobMasterMessage::CheckpointsDiscarded
+                | JobMasterMessage::CheckpointRevoked(..)
                 | JobMasterMessage::CheckpointVerified(..)
                 | JobMasterMessage::TaskExecutorHeartbeat(_)
                 | JobMasterMessage::DisconnectTaskExecutor(..)
@@ -797,6 +821,7 @@ impl Endpoint for JobMaster {
             self.next_restart(),
             self.next_cancel_retry(),
             self.checkpoints.next_deadline(),
+            self.store_deadline(),
         ]
         .into_iter()
         .flatten()

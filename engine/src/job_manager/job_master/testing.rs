@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     JobMaster, JobMasterParts,
-    checkpoint_coordinator::storage::{CheckpointStore, StorageTask, StoreProblem},
+    checkpoint_coordinator::storage::{CheckpointStore, StorageTask},
     operator_coordinators::Connectors,
 };
 use crate::{
@@ -40,8 +40,8 @@ use crate::{
     protocol::{
         job_details::{JobDetails, Restart},
         job_master::{
-            FailureCause, JobMasterMessage, Recoverability, SlotOffer, SlotOffers, TaskExecutionStateUpdate,
-            TaskExecutorHeartbeat, TaskMetrics, TaskState,
+            FailureCause, JobMasterMessage, Recoverability, SlotOffer, SlotOffers, StoreProblem,
+            TaskExecutionStateUpdate, TaskExecutorHeartbeat, TaskMetrics, TaskState,
         },
         rpc::{Address, Endpoint, Envelope, Fence, Message},
         task_executor::{TaskDeployment, TaskExecutorMessage},
@@ -304,6 +304,12 @@ pub(super) struct FakeStorage {
     pub(super) stored: BTreeMap<(SnapshotLocation, CheckpointId), CheckpointMetadata>,
     /// Cannot be read or written.
     pub(super) damaged: BTreeSet<CheckpointId>,
+    /// Cannot be read or written at the moment.
+    pub(super) unreadable: BTreeSet<CheckpointId>,
+    /// Their metadata is there, but whoever stores it is told that it could not be.
+    pub(super) doubtful: BTreeSet<CheckpointId>,
+    /// Nothing can be deleted.
+    pub(super) is_undeletable: bool,
     /// Nothing can be listed.
     pub(super) is_unavailable: bool,
     /// Files of state that are there.
@@ -318,8 +324,11 @@ impl FakeStorage {
         if self.is_unavailable { Err(StoreProblem::Unavailable("as told".to_owned())) } else { Ok(()) }
     }
 
-    fn check(&self, id: CheckpointId) -> Result<(), String> {
-        if self.damaged.contains(&id) { Err("as told".to_owned()) } else { Ok(()) }
+    fn check(&self, id: CheckpointId) -> Result<(), StoreProblem> {
+        if self.unreadable.contains(&id) {
+            return Err(StoreProblem::Unavailable("as told".to_owned()));
+        }
+        if self.damaged.contains(&id) { Err(StoreProblem::Unusable("as told".to_owned())) } else { Ok(()) }
     }
 
     /// Does the next task.
@@ -327,19 +336,29 @@ impl FakeStorage {
         Some(match self.tasks.pop_front()? {
             StorageTask::Store(metadata, location) => {
                 let id = metadata.checkpoint_id;
-                let result = self.check(id);
+                let mut result = self.check(id).map_err(|problem| problem.to_string());
                 if result.is_ok() {
                     let former = self.stored.insert((location, id), (*metadata).clone());
                     assert!(former.is_none(), "checkpoint {id} is stored twice");
                 }
+                if self.doubtful.contains(&id) {
+                    result = Err("as told".to_owned());
+                }
                 JobMasterMessage::CheckpointStored(id, result)
             }
             StorageTask::Discard { location, checkpoints, files } => {
-                for id in checkpoints {
+                for id in checkpoints.into_iter().filter(|_| !self.is_undeletable) {
                     self.stored.remove(&(location.clone(), id));
                 }
                 self.deleted.extend(files);
                 JobMasterMessage::CheckpointsDiscarded
+            }
+            StorageTask::Revoke(id, location) => {
+                let result = if self.is_undeletable { Err("as told".to_owned()) } else { Ok(()) };
+                if result.is_ok() {
+                    self.stored.remove(&(location, id));
+                }
+                JobMasterMessage::CheckpointRevoked(id, result)
             }
             StorageTask::DeleteSavepoint(location) => {
                 self.deleted_savepoints.push(location);
@@ -369,7 +388,7 @@ impl CheckpointStore for FakeStore {
             |(known, other): &&(SnapshotLocation, CheckpointId)| known == location && id.is_none_or(|id| id == *other);
         let missing = || StoreProblem::Unusable("there is no _metadata".to_owned());
         let key = storage.stored.keys().find(is_it).ok_or_else(missing)?;
-        storage.check(key.1).map_err(StoreProblem::Unusable)?;
+        storage.check(key.1)?;
         Ok(storage.stored[key].clone())
     }
 

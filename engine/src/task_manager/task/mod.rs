@@ -44,7 +44,7 @@ use self::{
 use crate::{
     base::{
         clock::Clock,
-        ids::{BlobDigest, ExecutionAttemptId},
+        ids::{BlobDigest, ExecutionAttemptId, JobId},
         stream_element::CheckpointId,
     },
     connector::Committable,
@@ -119,7 +119,7 @@ pub fn start(
     deployment: TaskDeployment,
     services: &TaskServices,
 ) -> Result<Box<dyn RunningTask>, FailureCause> {
-    let attempt = deployment.attempt;
+    let (job, attempt) = (info.job, deployment.attempt);
     let vertex = info.vertices.iter().position(|vertex| vertex.id == deployment.vertex);
     let vertex = vertex.ok_or_else(|| misfit(format!("the job has no vertex {}", deployment.vertex)))?;
     let JobVertex { name, parallelism, max_parallelism, operators, .. } = &info.vertices[vertex];
@@ -156,7 +156,8 @@ pub fn start(
         detail: String::new(),
         recoverability: Recoverability::Recoverable,
     })?;
-    Ok(Box::new(TaskHandle { shared, thread: Some(thread) }))
+    let snapshots = Arc::clone(&services.snapshots);
+    Ok(Box::new(TaskHandle { job, attempt, shared, snapshots, thread: Some(thread) }))
 }
 
 fn misfit(message: String) -> FailureCause {
@@ -312,7 +313,10 @@ impl SharedTask {
 
 /// A task as the TaskExecutor holds it. Dropping it ends the task.
 struct TaskHandle {
+    job: JobId,
+    attempt: ExecutionAttemptId,
     shared: SharedTask,
+    snapshots: Arc<SnapshotWriter>,
     /// Taken when the handle is dropped.
     thread: Option<JoinHandle<()>>,
 }
@@ -327,6 +331,7 @@ impl RunningTask for TaskHandle {
     }
 
     fn notify_checkpoint_aborted(&self, checkpoint_id: CheckpointId) {
+        self.snapshots.give_up(self.job, self.attempt, Some(checkpoint_id));
         self.shared.sender.send(TaskMessage::CheckpointAborted(checkpoint_id));
     }
 
@@ -403,6 +408,7 @@ impl Drop for TaskHandle {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         self.cancel();
+        self.snapshots.give_up(self.job, self.attempt, None);
         // The thread itself may drop the handle, through the sink that it reports to.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             tracing::error!("a task's thread ended by a panic outside of the task");

@@ -329,6 +329,7 @@ impl TaskLoop<'_> {
             processed_bytes,
         };
         self.services.snapshots.write(SnapshotJob {
+            job: self.attempt.job,
             attempt: self.attempt.attempt,
             barrier,
             snapshot,

@@ -64,6 +64,8 @@ use crate::{
 const ABORTED_MAX: usize = 128;
 /// Pause before the last checkpoint, for which all tasks wait, is tried again.
 const END_OF_DATA_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before metadata that could not be deleted is deleted again.
+const REVOKE_PAUSE: Duration = Duration::from_secs(5);
 
 /// What the JobMaster is to do, in order.
 #[derive(Clone, Debug, PartialEq)]
@@ -180,6 +182,11 @@ pub struct CheckpointCoordinator {
     uncommitted: BTreeMap<(ExecutionVertexId, u32), Vec<(CheckpointId, Committable)>>,
     stopped: Option<Stopped>,
     verifying: Option<CheckpointId>,
+    /// Given up while their metadata was being stored, or since it could not be: it may be there, or come to be,
+    /// until the store has answered that it is deleted.
+    revoked: BTreeSet<CheckpointId>,
+    /// When that is tried again.
+    revoke_again: Option<Timestamp>,
     /// When the last checkpoint, for which all tasks wait, was last asked for.
     end_of_data_asked: Option<Timestamp>,
     /// That checkpoint is complete, and all tasks are ending.
@@ -207,6 +214,8 @@ impl CheckpointCoordinator {
             uncommitted: BTreeMap::new(),
             stopped: None,
             verifying: None,
+            revoked: BTreeSet::new(),
+            revoke_again: None,
             end_of_data_asked: None,
             is_end_of_data_done: false,
             statistics: StatisticsTracker::default(),
@@ -236,9 +245,15 @@ impl CheckpointCoordinator {
         self.completed.latest()
     }
 
-    /// True while a restart has to wait: a checkpoint is about to be complete, or is looked at.
-    pub fn is_undecided(&self) -> bool {
+    /// True while a checkpoint is about to be complete, or is looked at.
+    pub fn is_about_to_complete(&self) -> bool {
         self.verifying.is_some() || self.pending.values().any(|pending| pending.metadata.is_some())
+    }
+
+    /// True while a restart has to wait: it is not known which checkpoint whoever comes next would find. A restart
+    /// removes what the checkpoints behind the one that it goes on from would commit.
+    pub fn is_undecided(&self) -> bool {
+        self.is_about_to_complete() || !self.revoked.is_empty()
     }
 
     /// All that is told of checkpoints; none: there never was one.
@@ -317,11 +332,12 @@ impl CheckpointCoordinator {
         }
     }
 
-    /// The files were looked at. Returns true if the checkpoint is damaged and was passed over.
-    pub fn verified(&mut self, id: CheckpointId, is_intact: bool) -> bool {
+    /// The files were looked at. Returns true if the checkpoint is damaged and was passed over; one that could not be
+    /// read at the moment may be intact.
+    pub fn verified(&mut self, id: CheckpointId, may_be_intact: bool) -> bool {
         self.verifying.take_if(|verifying| *verifying == id);
         let is_latest = self.completed.latest().is_some_and(|checkpoint| checkpoint.id() == id);
-        if is_intact || !is_latest {
+        if may_be_intact || !is_latest {
             return false;
         }
         let is_own = self.completed.retained().any(|checkpoint| checkpoint.id() == id);
@@ -370,6 +386,22 @@ impl CheckpointCoordinator {
             );
             self.effects.push(Effect::Answer(asker, Err(message)));
         }
+    }
+
+    /// The job ends and waits for the store no longer. Metadata that is stored late is deleted then; nothing of it is
+    /// committed.
+    pub fn give_up_undecided(&mut self, now: Timestamp) {
+        tracing::warn!(
+            job = %self.job,
+            "the store of checkpoints has not done what was under way when the job began to end: it ends all the same"
+        );
+        self.verifying = None;
+        let reason = CheckpointFailureReason::CheckpointCoordinatorShutdown;
+        for id in self.pending.keys().copied().collect::<Vec<_>>() {
+            self.abort(id, reason, reason.text(), now);
+        }
+        self.revoked.clear();
+        self.revoke_again = None;
     }
 
     /// All tasks have finished: what their sinks had ready for savepoints only, by node.
@@ -751,7 +783,8 @@ impl CheckpointCoordinator {
         let aborted = AbortedCheckpoint { id, options: pending.options };
         self.discard_state(&aborted, pending.acknowledged.values());
         if pending.metadata.is_some() && !aborted.options.kind.is_savepoint() {
-            self.discard(vec![id], Vec::new());
+            self.revoked.insert(id);
+            self.revoke(id);
         }
         self.aborted.push_back(aborted);
         if ABORTED_MAX < self.aborted.len() {
@@ -797,6 +830,31 @@ impl CheckpointCoordinator {
         self.effects.push(Effect::Storage(StorageTask::Discard { location, checkpoints, files }));
     }
 
+    /// Behind what may be storing it: tasks of the store are done in order.
+    fn revoke(&mut self, id: CheckpointId) {
+        self.cleaning += 1;
+        let location = self.settings.location.clone();
+        self.effects.push(Effect::Storage(StorageTask::Revoke(id, location)));
+    }
+
+    /// The metadata of a checkpoint that was given up is not there, or could not be deleted.
+    pub fn revoked(&mut self, id: CheckpointId, result: Result<(), String>, now: Timestamp) {
+        self.discarded();
+        match result {
+            Ok(()) => drop(self.revoked.remove(&id)),
+            Err(problem) => {
+                let pause = format_duration(REVOKE_PAUSE);
+                tracing::warn!(
+                    job = %self.job,
+                    id,
+                    "what may be there of a checkpoint that was given up could not be deleted, which is tried again in \
+                     {pause}; no task restarts before: {problem}"
+                );
+                self.revoke_again = Some(now.plus(REVOKE_PAUSE));
+            }
+        }
+    }
+
     /// A deletion has ended.
     pub fn discarded(&mut self) {
         self.cleaning = self.cleaning.saturating_sub(1);
@@ -804,17 +862,22 @@ impl CheckpointCoordinator {
 
     // Time.
 
-    /// Gives up what takes too long.
+    /// Gives up what takes too long, and tries again what failed.
     pub fn expire(&mut self, now: Timestamp) {
-        let is_late = |pending: &PendingCheckpoint| {
-            pending.metadata.is_none() && pending.triggered.plus(self.settings.timeout) <= now
-        };
+        if self.revoke_again.take_if(|time| *time <= now).is_some() {
+            self.revoked.clone().into_iter().for_each(|id| self.revoke(id));
+        }
+        let is_late = |pending: &PendingCheckpoint| pending.triggered.plus(self.settings.timeout) <= now;
         let late: Vec<_> = self.pending.iter().filter(|(_, pending)| is_late(pending)).map(|(id, _)| *id).collect();
         for id in late {
             let pending = &self.pending[&id];
             let missing = pending.attempts.len() - pending.acknowledged.len();
             let timeout = format_duration(self.settings.timeout);
-            let message = format!("{missing} of {} tasks had not answered after {timeout}", pending.attempts.len());
+            let message = if pending.metadata.is_some() {
+                format!("its metadata was not stored within {timeout}")
+            } else {
+                format!("{missing} of {} tasks had not answered after {timeout}", pending.attempts.len())
+            };
             self.abort(id, CheckpointFailureReason::CheckpointExpired, &message, now);
         }
     }
@@ -825,13 +888,12 @@ impl CheckpointCoordinator {
             Scheduler::On(due) => due,
             Scheduler::Off => None,
         };
-        let waiting = self.pending.values().filter(|pending| pending.metadata.is_none());
-        let timeouts = waiting.map(|pending| pending.triggered.plus(self.settings.timeout));
+        let timeouts = self.pending.values().map(|pending| pending.triggered.plus(self.settings.timeout));
         let end_of_data = match (self.scheduler, self.end_of_data_asked) {
             (Scheduler::On(_), Some(asked)) if self.pending.is_empty() => Some(asked.plus(END_OF_DATA_PAUSE)),
             _ => None,
         };
-        timeouts.chain(due).chain(end_of_data).min()
+        timeouts.chain(due).chain(end_of_data).chain(self.revoke_again).min()
     }
 
     /// The pause after a last checkpoint that failed is over.

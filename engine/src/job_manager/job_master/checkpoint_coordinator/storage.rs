@@ -3,7 +3,6 @@
 
 use std::{
     error::Error,
-    fmt,
     sync::{Arc, mpsc},
     thread,
 };
@@ -11,7 +10,7 @@ use std::{
 use crate::{
     base::stream_element::{CheckpointId, SnapshotLocation},
     checkpoint::{CheckpointMetadata, CheckpointStorage, CheckpointStorageError, SharedStateRegistry},
-    protocol::job_master::JobMasterMessage,
+    protocol::job_master::{JobMasterMessage, StoreProblem},
 };
 
 /// Something that takes time.
@@ -29,27 +28,13 @@ pub enum StorageTask {
         /// Paths of files that nobody needs.
         files: Vec<String>,
     },
+    /// Deletes what may be there of the metadata of a checkpoint that was given up when, or before, it was stored;
+    /// answered by [`JobMasterMessage::CheckpointRevoked`].
+    Revoke(CheckpointId, SnapshotLocation),
     /// Deletes a savepoint that was given up; answered by [`JobMasterMessage::CheckpointsDiscarded`].
     DeleteSavepoint(SnapshotLocation),
     /// Looks at all files; answered by [`JobMasterMessage::CheckpointVerified`].
     Verify(Arc<CheckpointMetadata>, SnapshotLocation),
-}
-
-/// Why checkpoints cannot be listed or read, in one line.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum StoreProblem {
-    /// The store itself: what is in it may be whole, and readable at another time.
-    Unavailable(String),
-    /// Something is missing, damaged, or of another kind.
-    Unusable(String),
-}
-
-impl fmt::Display for StoreProblem {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unavailable(problem) | Self::Unusable(problem) => formatter.write_str(problem),
-        }
-    }
 }
 
 impl From<CheckpointStorageError> for StoreProblem {
@@ -165,6 +150,10 @@ fn perform(task: StorageTask) -> JobMasterMessage {
             discarded.unwrap_or_else(warn_of_leftover);
             JobMasterMessage::CheckpointsDiscarded
         }
+        StorageTask::Revoke(id, location) => {
+            let deleted = CheckpointStorage::open(location).and_then(|storage| storage.delete_metadata(id));
+            JobMasterMessage::CheckpointRevoked(id, deleted.map_err(in_a_line))
+        }
         StorageTask::DeleteSavepoint(location) => {
             let deleted = CheckpointStorage::open(location).and_then(|storage| storage.delete_all());
             deleted.unwrap_or_else(warn_of_leftover);
@@ -172,7 +161,7 @@ fn perform(task: StorageTask) -> JobMasterMessage {
         }
         StorageTask::Verify(metadata, location) => {
             let verified = CheckpointStorage::open(location).and_then(|storage| storage.verify(&metadata));
-            JobMasterMessage::CheckpointVerified(metadata.checkpoint_id, verified.map_err(in_a_line))
+            JobMasterMessage::CheckpointVerified(metadata.checkpoint_id, verified.map_err(StoreProblem::from))
         }
     }
 }
@@ -191,4 +180,36 @@ fn in_a_line(error: CheckpointStorageError) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{
+        KeyedStatePart, StateData,
+        tests::{metadata_of, part},
+    };
+
+    #[test]
+    fn files_that_cannot_be_read_are_told_from_those_that_are_damaged() {
+        let directory = tempfile::tempdir().unwrap();
+        let location = SnapshotLocation(directory.path().to_str().unwrap().to_owned());
+        let storage = CheckpointStorage::open(location.clone()).unwrap();
+        let file = storage.write("shared/1-0", &mut |out| out.write_all(b"state")).unwrap();
+        let data = StateData::File(file);
+        let metadata = metadata_of(1, vec![KeyedStatePart { data, ..part(1, "") }]);
+        let verify = || match perform(StorageTask::Verify(Arc::new(metadata.clone()), location.clone())) {
+            JobMasterMessage::CheckpointVerified(1, result) => result,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(verify(), Ok(()));
+        let path = directory.path().join("shared/1-0");
+        std::fs::write(&path, "stat").unwrap();
+        assert!(matches!(verify(), Err(StoreProblem::Unusable(problem)) if problem.contains("is damaged")));
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(verify(), Err(StoreProblem::Unusable(problem)) if problem.contains("is missing")));
+        // A link to itself: the operating system refuses, even to its owner.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        assert!(matches!(verify(), Err(StoreProblem::Unavailable(problem)) if problem.contains("symbolic links")));
+    }
 }

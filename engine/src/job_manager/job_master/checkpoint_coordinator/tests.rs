@@ -154,9 +154,13 @@ fn committed(effects: &[Effect]) -> Vec<String> {
 fn deleted(effects: &[Effect]) -> (Vec<CheckpointId>, Vec<String>) {
     let (mut metadata, mut paths) = (Vec::new(), Vec::new());
     for effect in effects {
-        if let Effect::Storage(StorageTask::Discard { checkpoints, files, .. }) = effect {
-            metadata.extend(checkpoints);
-            paths.extend(files.iter().cloned());
+        match effect {
+            Effect::Storage(StorageTask::Discard { checkpoints, files, .. }) => {
+                metadata.extend(checkpoints);
+                paths.extend(files.iter().cloned());
+            }
+            Effect::Storage(StorageTask::Revoke(id, _)) => metadata.push(*id),
+            _ => {}
         }
     }
     (metadata, paths)
@@ -296,6 +300,16 @@ fn a_checkpoint_that_is_stored_behind_a_later_one_is_deleted_again() {
     harness.coordinator.stored(first, Ok(()), harness.now);
     assert_eq!(harness.coordinator.take_effects(), []);
     assert_eq!(harness.coordinator.latest().map(CompletedCheckpoint::id), Some(second));
+    assert!(harness.coordinator.is_undecided() && !harness.coordinator.is_about_to_complete());
+    harness.coordinator.revoked(first, Err("as told".to_owned()), harness.now);
+    assert_eq!(harness.coordinator.next_deadline(), Some(harness.now.plus(SECOND)), "the next checkpoint");
+    harness.coordinator.expire(harness.now.plus(4 * SECOND));
+    assert_eq!(harness.coordinator.take_effects(), []);
+    harness.now = harness.now.plus(5 * SECOND);
+    harness.coordinator.expire(harness.now);
+    assert_eq!(deleted(&harness.coordinator.take_effects()).0, [first]);
+    harness.coordinator.revoked(first, Ok(()), harness.now);
+    assert!(!harness.coordinator.is_undecided());
 }
 
 #[test]
