@@ -611,7 +611,8 @@ fn failures_name_job_operator_subtask_plugin_and_position() {
     assert_eq!(
         cause.message,
         "job \"test\", operator \"op3\" (subtask 1/1, attempt 0): plugin test.wasm, in process-batch, input 0, \
-         row 2 of the batch, from numbers at 5: failed on purpose"
+         row 2 of the batch, from numbers at 5: failed on purpose; if the row caused it, return an error instead of \
+         panicking: such rows can be skipped"
     );
     assert_eq!(cause.detail, "inner\nouter");
     assert_eq!(cause.recoverability, Recoverability::Recoverable);
