@@ -143,6 +143,9 @@ fn a_killed_job_finds_its_output_again() {
     write(&mut writer, "a");
     let first = prepare(&mut writer, 1);
     committer.commit(first).expect("committed");
+    assert_eq!(destination.committer().committed().expect("readable"), None, "it might be the job's end");
+    committer.checkpoint_committed(1).expect("noted");
+    assert_eq!(destination.committer().committed().expect("readable"), Some(1));
     write(&mut writer, "b");
     let second = prepare(&mut writer, 2);
     write(&mut writer, "c");
@@ -154,15 +157,15 @@ fn a_killed_job_finds_its_output_again() {
         assert_eq!(destination.visible(), expected.into());
         assert_eq!(destination.hidden_parts(), [""; 0], "what came behind checkpoint 2 is read again");
     }
+    assert_eq!(destination.committer().committed().expect("readable"), Some(2));
     // An older checkpoint, as the newest is damaged: what came later goes.
     destination.recover(1, Vec::new()).expect("its own");
     assert_eq!(destination.visible_names(), [destination.part("0-1")]);
-    // No checkpoint at all: to begin anew would delete rows that were committed.
-    let mut committer = destination.committer();
-    let error = text_of(&committer.prepare().expect_err("rows are there"));
-    assert!(error.contains("holds rows of the job up to checkpoint 1, but no checkpoint of it was found"), "{error}");
-    committer.abort().expect("nothing is touched");
-    assert_eq!(destination.names(), [format!(".job-{}", destination.job), destination.part("0-1")]);
+    assert_eq!(destination.committer().committed().expect("readable"), Some(1));
+    // Of another job, or of a directory that is not there, nothing is known.
+    assert_eq!(destination.committer_of(JobId::random()).committed().expect("readable"), None);
+    fs::remove_dir_all(&destination.path).expect("removable");
+    assert_eq!(destination.committer().committed().expect("readable"), None);
 }
 
 #[test]
@@ -174,6 +177,7 @@ fn a_part_that_somebody_took_away_is_told_from_one_that_is_lost() {
     write(&mut writer, "a");
     let first = prepare(&mut writer, 1);
     committer.commit(first.clone()).expect("committed");
+    committer.checkpoint_committed(1).expect("noted");
     fs::remove_file(destination.path.join(destination.part("0-1"))).expect("removable");
     destination.recover(1, first).expect("it was committed");
     write(&mut writer, "b");

@@ -387,6 +387,57 @@ fn the_next_job_master_goes_on_from_the_newest_readable_checkpoint() {
     assert!(next.failures()[0].1.starts_with("none of the checkpoints in /state/checkpoints/"));
 }
 
+/// The directory of checkpoints is not there yet, or is empty, as before it is mounted.
+#[test]
+fn a_job_whose_checkpoints_are_away_touches_no_destination_and_is_tried_again() {
+    let committed = |id: &str| exchange(1).option("committed", id);
+    let waits = |graph: GraphBuilder, settings: &[(&str, &str)], store: FakeStore| {
+        let mut harness = Harness::start_with(graph, settings, store);
+        assert_eq!(harness.status(), JobStatus::Suspended, "it stays stored");
+        let journal = harness.journal.take();
+        let is_touched = |line: &String| ["prepare", "recover", "abort"].iter().any(|begin| line.starts_with(begin));
+        assert!(!journal.iter().any(is_touched), "{journal:?}");
+        let sent = harness.take_sent();
+        let [Message::Dispatcher(DispatcherMessage::JobMasterFailed(failed))] =
+            sent.iter().map(|envelope| &envelope.message).collect::<Vec<_>>()[..]
+        else {
+            panic!("{sent:?}")
+        };
+        assert_eq!(failed.cause.recoverability, Recoverability::Recoverable);
+        failed.cause.message.clone()
+    };
+    let message = waits(committed("5"), SETTINGS, FakeStore::default());
+    let expected = "the output of sink \"sink\" holds rows of the job up to checkpoint 5, but none of its checkpoints is in \
+                    /state/checkpoints/";
+    assert!(message.starts_with(expected), "{message}");
+
+    // The savepoint that the job started from is there, but is not what it last committed.
+    let (mut harness, deployed) = Harness::running(committed("0"), SETTINGS);
+    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
+    let trigger = triggered(&harness.take_to_task_executors()).remove(0);
+    let id = trigger.checkpoint_id;
+    harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
+    harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+    harness.journal.take();
+    harness.perform_storage();
+    assert_eq!(harness.journal.take(), ["commit a"], "the job does not come back to it");
+    let store = harness.store.clone();
+    let settings = [SETTINGS, &[("execution.state-recovery.path", trigger.options.location.0.as_str())]].concat();
+    waits(committed(&(id + 1).to_string()), &settings, store.clone());
+    let (mut other, deployed) = Harness::running_with(committed(&id.to_string()), &settings, store.clone());
+    assert_eq!(restored_ids(&deployed), [Some(id); 2]);
+    let own = other.trigger()[0].checkpoint_id;
+    other.acknowledge(deployed[0].attempt, own, state(&[], &[]));
+    other.acknowledge(deployed[1].attempt, own, state(&[], &["b"]));
+    other.journal.take();
+    other.perform_storage();
+    assert_eq!(other.journal.take(), ["commit b".to_owned(), format!("committed {own}")]);
+    // The newest one is damaged or was deleted: there are others.
+    let (_, deployed) = Harness::running_with(committed(&(own + 1).to_string()), &settings, store);
+    assert_eq!(restored_ids(&deployed), [Some(own); 2]);
+}
+
 #[test]
 fn a_job_starts_from_the_savepoint_of_another() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);

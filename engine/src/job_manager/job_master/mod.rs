@@ -327,7 +327,10 @@ impl JobMaster {
     fn start(&mut self, now: Timestamp) {
         let initialized = match self.restore_at_start(now) {
             Ok(restored) => {
-                let initialized = self.coordinators.initialize_on_master(&self.job_graph.vertices, restored);
+                let vertices = &self.job_graph.vertices;
+                let location = &self.checkpoints.settings().location;
+                let empty = (!self.checkpoints.has_own()).then_some(location);
+                let initialized = self.coordinators.initialize_on_master(vertices, restored, empty);
                 initialized.map_err(operator_coordinators::CoordinatorError::into_failure)
             }
             Err(cause) => Err(cause),

@@ -260,6 +260,18 @@ struct JournalCommitter {
 }
 
 impl SinkCommitter for JournalCommitter {
+    /// As the option `committed` says, which also has noted what is said of that.
+    fn committed(&self) -> Result<Option<CheckpointId>, ConnectorError> {
+        Ok(self.spec.options.get("committed").and_then(|committed| committed.parse().ok()))
+    }
+
+    fn checkpoint_committed(&mut self, id: CheckpointId) -> Result<(), ConnectorError> {
+        if self.spec.options.contains_key("committed") {
+            self.journal.note(format!("committed {id}"));
+        }
+        Ok(())
+    }
+
     fn recover(&mut self, restored: RestoredOutput) -> Result<(), ConnectorError> {
         let RestoredOutput { checkpoint_id, committables, was_committed, .. } = restored;
         let committed = if was_committed { ", which were committed" } else { "" };

@@ -96,6 +96,8 @@ pub enum Effect {
 pub struct CompletedParts {
     /// Its number.
     pub id: CheckpointId,
+    /// It is a savepoint, which stops the job.
+    pub is_savepoint: bool,
     /// By node and subtask: what sources have left of their splits.
     pub splits: BTreeMap<(u32, u32), Vec<SourceSplit>>,
     /// By node: what sinks have ready.
@@ -234,6 +236,11 @@ impl CheckpointCoordinator {
     /// The one to go on from.
     pub fn latest(&self) -> Option<&CompletedCheckpoint> {
         self.completed.latest()
+    }
+
+    /// True if one of the job's own checkpoints can be gone on from.
+    pub fn has_own(&self) -> bool {
+        self.completed.retained().next().is_some()
     }
 
     /// True while a restart has to wait: a checkpoint is about to be complete, or is looked at.
@@ -711,7 +718,12 @@ impl CheckpointCoordinator {
         if kind != SnapshotKind::Savepoint {
             let committables = self.take_committables(id);
             let splits = splits_of(&pending.acknowledged);
-            self.effects.push(Effect::Completed(CompletedParts { id, splits, committables }));
+            self.effects.push(Effect::Completed(CompletedParts {
+                id,
+                is_savepoint: kind.is_savepoint(),
+                splits,
+                committables,
+            }));
             let attempts = pending.attempts.into_values().collect();
             self.effects.push(Effect::NotifyComplete(id, attempts));
         }
