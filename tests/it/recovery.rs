@@ -12,7 +12,10 @@ use engine_tests::{
     run, sorted_rows, text,
 };
 
-use crate::{checkpoint_faults::names, exactly_once::Scene};
+use crate::{
+    checkpoint_faults::{await_that, names},
+    exactly_once::Scene,
+};
 
 /// A cluster whose jobs outlive it, and that is killed and started again.
 struct Site {
@@ -135,4 +138,77 @@ fn a_job_waits_for_its_checkpoints_and_takes_nothing_back() {
 #[test]
 fn a_job_that_started_from_a_savepoint_waits_for_its_checkpoints_and_takes_nothing_back() {
     a_job_waits_for_its_checkpoints(true);
+}
+
+fn newest_checkpoint(site: &Site, job: &str) -> PathBuf {
+    let directory = site.points.join(job);
+    let ids = names(&directory).into_iter().filter_map(|name| name.strip_prefix("chk-")?.parse::<u64>().ok());
+    let newest = ids.max().expect("one is complete");
+    directory.join(format!("chk-{newest}"))
+}
+
+fn has_claim(site: &Site) -> bool {
+    names(&site.output()).iter().any(|name| name.starts_with(".job-"))
+}
+
+fn cancel(cluster: &Cluster, job: &str) {
+    let canceled = run(&["cancel", "-m", &cluster.url, job]);
+    assert!(canceled.status.success(), "{}", describe(&canceled));
+    cluster.await_state(job, "CANCELED");
+}
+
+/// Another job goes on from the checkpoint to the end of the input.
+fn go_on(site: &Site, cluster: &Cluster, checkpoint: &Path) {
+    await_that("the claim is gone", || !has_claim(site));
+    let hidden = names(&site.output()).iter().filter(|name| name.starts_with(".part-")).count();
+    assert!(0 < hidden, "what is not committed is kept");
+    let job = site.submit(cluster, &["--from-checkpoint", text(checkpoint)], &site.scene.query("q0"));
+    cluster.await_state(&job, "FINISHED");
+    await_that("only rows are left", || names(&site.output()).iter().all(|name| name.starts_with("part-")));
+    site.check_finished(cluster, &job);
+}
+
+const RETAIN: [&str; 2] = ["-D", "execution.checkpointing.externalized-checkpoint-retention=RETAIN_ON_CANCELLATION"];
+
+#[test]
+fn a_job_that_fails_to_commit_its_last_checkpoint_leaves_it_whole() {
+    let site = Site::new();
+    let cluster = site.start_with_failpoints(Some("sink.commit.rename=error(ENOSPC)@5"));
+    let job = site.submit(&cluster, &["-D", "restart-strategy.type=none"], &site.query());
+    cluster.await_state(&job, "FAILED");
+    let cause = cluster.get(&format!("/jobs/{job}/exceptions"))["root-exception"].to_string();
+    let newest = newest_checkpoint(&site, &job);
+    assert!(cause.contains("could not commit checkpoint") && cause.contains(text(&newest)), "{cause}");
+    go_on(&site, &cluster, &newest);
+}
+
+#[test]
+fn a_retained_checkpoint_of_a_job_that_is_cancelled_while_it_restarts_is_whole() {
+    let site = Site::new();
+    let cluster = site.start_with_failpoints(Some("sink.commit.rename=error(EIO)@5"));
+    let restart = ["-D", "restart-strategy.type=fixed-delay", "-D", "restart-strategy.fixed-delay.delay=1h"];
+    let job = site.submit(&cluster, &[&RETAIN[..], &restart].concat(), &site.query());
+    cluster.await_state(&job, "RESTARTING");
+    cancel(&cluster, &job);
+    go_on(&site, &cluster, &newest_checkpoint(&site, &job));
+}
+
+#[test]
+fn a_retained_checkpoint_is_whole_though_it_was_away_when_its_job_was_cancelled() {
+    let site = Site::new();
+    let away = site.scene.path("away");
+    // Complete, and not committed.
+    let cluster = site.start_with_failpoints(Some("checkpoint.complete=kill@3"));
+    let job = site.submit(&cluster, &RETAIN, &site.query());
+    let third = site.points.join(&job).join("chk-3");
+    await_that("the cluster is killed", || third.join("_metadata").exists() && cluster.is_gone());
+    drop(cluster);
+    let before = names(&site.output());
+    move_directory(&site.points, &away);
+    let cluster = site.start();
+    site.check_waiting(&cluster, &job, &before);
+    cancel(&cluster, &job);
+    assert_eq!(names(&site.output()), before);
+    move_directory(&away, &site.points);
+    go_on(&site, &cluster, &third);
 }

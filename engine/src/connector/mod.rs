@@ -569,8 +569,9 @@ pub struct RestoredOutput {
 /// Before tasks run, either [`prepare`](Self::prepare) or [`recover`](Self::recover) is called, never
 /// both: a job that begins anew must not find what it wrote before, one that goes on must.
 pub trait SinkCommitter: Send {
-    /// The last checkpoint of the job of which the destination says that it was committed: read before anything is
-    /// done to it, so that it can be left alone if that checkpoint is not found. None: the destination does not say.
+    /// The last checkpoint of the job of which the destination says that it was committed, 0 before the first: read
+    /// before anything is done to it, so that it can be left alone if that checkpoint is not found. None: there is
+    /// nothing of the job, or the destination does not say.
     ///
     /// # Errors
     /// Returns an error if the destination cannot be looked at.
@@ -608,16 +609,12 @@ pub trait SinkCommitter: Send {
         Ok(())
     }
 
-    /// A savepoint that commits nothing is complete and holds these: until they are committed, they must
-    /// survive whatever becomes of the job, so that another one can start from the savepoint.
+    /// A savepoint that commits nothing holds these, or a checkpoint that outlives its job: until they are committed,
+    /// they must survive whatever becomes of the job, so that another one can start from it.
     ///
     /// # Errors
-    /// Returns an error if that cannot be had; the savepoint is of no use then.
-    fn savepoint_taken(
-        &mut self,
-        _checkpoint_id: CheckpointId,
-        _committables: &[Committable],
-    ) -> Result<(), ConnectorError> {
+    /// Returns an error if that cannot be had; the savepoint or checkpoint is of no use then.
+    fn keep(&mut self, _checkpoint_id: CheckpointId, _committables: &[Committable]) -> Result<(), ConnectorError> {
         Ok(())
     }
 

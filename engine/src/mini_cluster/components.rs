@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    error::Error,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -15,16 +16,20 @@ use crate::{
         clock::Clock,
         config::{Configuration, options},
         ids::{BlobDigest, ExecutionGraphId, JobId, ResourceId},
+        stream_element::SnapshotLocation,
     },
-    checkpoint::CheckpointStorage,
-    connector::{self, Permissions},
-    graph::{job_graph::Artifact, stream_graph::Operator},
+    checkpoint::{CheckpointStorage, CheckpointStorageError},
+    connector::{self, Permissions, SinkCommitter},
+    graph::{
+        job_graph::{Artifact, JobGraph},
+        stream_graph::Operator,
+    },
     job_manager::{
         blob_store::BlobStore,
         dispatcher::JobCleaner,
         job_master::{
             Connectors, JobMaster, JobMasterParts,
-            checkpoint_coordinator::{settings::location_to_delete, storage::ThreadedStore},
+            checkpoint_coordinator::{settings::CheckpointSettings, storage::ThreadedStore},
             effective_configuration,
         },
         job_master_runner::JobMasterFactory,
@@ -90,24 +95,75 @@ fn make_job_master_factory(
     })
 }
 
-/// Gives the destinations of ended jobs free, and deletes their checkpoints that are not to be kept.
+/// Gives the destinations of ended jobs free, and deletes their checkpoints that are not to be kept. What the newest
+/// of those that are kept holds stays in the destinations, too, until it is committed.
 pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> JobCleaner {
     Arc::new(move |job_graph, status| {
+        let configuration = effective_configuration(&configuration, &job_graph.configuration);
+        let settings = CheckpointSettings::new(&configuration, job_graph.job_id, &state_directory);
+        // Without an interval none was stored.
+        let location = settings.interval.map(|_| settings.location);
+        let is_kept = settings.retention.keeps(status);
         let permissions = Arc::new(Permissions::from(&job_graph.grants));
+        let mut committers = Vec::new();
         for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {
             if let Operator::Sink(connector) = &operator.node.operator {
-                connector::create_committer(connector, job_graph.job_id, Arc::clone(&permissions))?.abort()?;
+                let committer = connector::create_committer(connector, job_graph.job_id, Arc::clone(&permissions))?;
+                committers.push((operator.node.id, committer));
             }
         }
-        let configuration = effective_configuration(&configuration, &job_graph.configuration);
-        // Without an interval none was stored.
-        let takes_checkpoints = configuration.get(&options::CHECKPOINTING_INTERVAL).is_some();
-        match location_to_delete(&configuration, job_graph.job_id, &state_directory, status) {
-            Some(location) if takes_checkpoints => CheckpointStorage::open(location)?.delete_all()?,
-            Some(_) | None => {}
+        if let Some(location) = location.clone().filter(|_| is_kept) {
+            keep_newest(job_graph, location, &mut committers)?;
         }
-        Ok(())
+        for (_, committer) in &mut committers {
+            committer.abort()?;
+        }
+        match location.filter(|_| !is_kept) {
+            Some(location) => Ok(CheckpointStorage::open(location)?.delete_all()?),
+            None => Ok(()),
+        }
     })
+}
+
+/// Has sinks keep what the newest readable checkpoint of an ended job holds of them.
+fn keep_newest(
+    job_graph: &JobGraph,
+    location: SnapshotLocation,
+    committers: &mut [(u32, Box<dyn SinkCommitter>)],
+) -> Result<(), Box<dyn Error>> {
+    let claimed = committers.iter().map(|(_, committer)| committer.committed()).collect::<Result<Vec<_>, _>>()?;
+    let Some(committed) = claimed.into_iter().flatten().max() else {
+        // Nothing was written, or the JobMaster has tidied up.
+        return Ok(());
+    };
+    let storage = CheckpointStorage::open(location)?;
+    let ids = storage.checkpoints()?;
+    for id in ids.iter().rev() {
+        let metadata = match storage.load_metadata(Some(*id)) {
+            Err(error @ CheckpointStorageError::Io { .. }) => return Err(error.into()),
+            Err(_) => continue,
+            Ok(metadata) => metadata,
+        };
+        let mut committables = metadata.committables(&job_graph.vertices);
+        for (node, committer) in committers {
+            committer.keep(*id, &committables.remove(node).unwrap_or_default())?;
+        }
+        return Ok(());
+    }
+    // What it started from may have been committed too.
+    let start = job_graph.configuration.get(&options::RECOVERY_PATH).map(SnapshotLocation);
+    let start = start.and_then(|location| CheckpointStorage::open_snapshot(&location).ok());
+    let start = start.map_or(0, |(_, metadata)| metadata.checkpoint_id);
+    if !ids.is_empty() || committed <= start {
+        return Ok(());
+    }
+    let (job, location) = (job_graph.job_id, storage.location());
+    let problem = format!(
+        "job {job} committed checkpoint {committed}, but none of its checkpoints is in {location}: what they hold \
+         stays in its output directories, claimed by .job-{job}, until that directory is available again, or the \
+         claims are removed"
+    );
+    Err(problem.into())
 }
 
 /// Starts tasks that run plugins in `runtime` and reach the native connectors. The

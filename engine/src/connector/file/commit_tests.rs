@@ -143,7 +143,7 @@ fn a_killed_job_finds_its_output_again() {
     write(&mut writer, "a");
     let first = prepare(&mut writer, 1);
     committer.commit(first).expect("committed");
-    assert_eq!(destination.committer().committed().expect("readable"), None, "it might be the job's end");
+    assert_eq!(destination.committer().committed().expect("readable"), Some(0), "it might be the job's end");
     committer.checkpoint_committed(1).expect("noted");
     assert_eq!(destination.committer().committed().expect("readable"), Some(1));
     write(&mut writer, "b");
@@ -341,7 +341,7 @@ fn parts_of_another_job_are_neither_taken_for_its_own_nor_removed() {
     let destination = Destination::new();
     let foreign = Destination::new();
     let savepoint = output_of_savepoint(&destination);
-    destination.committer().savepoint_taken(3, &savepoint).expect("listed");
+    destination.committer().keep(3, &savepoint).expect("listed");
     destination.committer().abort().expect("free");
     // Another job's rows of the same subtask and number.
     fs::write(destination.path.join(foreign.part("0-3")), "other\n").expect("writable");
@@ -380,10 +380,10 @@ fn rows_of_a_savepoint_survive_the_end_and_the_restarts_of_its_job() {
     committer.commit(prepare(&mut writer, 1)).expect("committed");
     write(&mut writer, "b");
     let second = prepare(&mut writer, 2);
-    committer.savepoint_taken(2, &second).expect("listed");
+    committer.keep(2, &second).expect("listed");
     write(&mut writer, "c");
     let third = [second.clone(), prepare(&mut writer, 3)].concat();
-    committer.savepoint_taken(3, &third).expect("listed");
+    committer.keep(3, &third).expect("listed");
     write(&mut writer, "d");
     drop(writer);
     // All attempts fail, and the process is killed: "d" is of no use, "b" and "c" are named.
@@ -415,14 +415,14 @@ fn rows_that_a_savepoint_holds_do_not_keep_its_own_job_from_beginning_anew() {
     let savepoint = output_of_savepoint(&destination);
     let mut committer = destination.committer();
     committer.recover(destination.restored(3, Vec::new())).expect("its own");
-    let savepoint_of_nothing = committer.savepoint_taken(4, &[]);
+    let savepoint_of_nothing = committer.keep(4, &[]);
     savepoint_of_nothing.expect("nothing to keep");
     assert!(!destination.names().iter().any(|name| name.starts_with(".savepoint-")));
     drop((committer, savepoint));
     let destination = Destination::new();
     let savepoint = output_of_savepoint(&destination);
     let mut committer = destination.committer();
-    committer.savepoint_taken(3, &savepoint).expect("listed");
+    committer.keep(3, &savepoint).expect("listed");
     // What a restart without checkpoints does.
     committer.abort().expect("free");
     committer.prepare().expect("its own");

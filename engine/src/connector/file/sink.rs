@@ -18,7 +18,8 @@
 //!
 //! A savepoint commits nothing, so that its hidden parts may be committed by nobody else than a job
 //! that starts from it. A hidden file `.savepoint-NUMBER-OWNER` lists them: they survive the job, and
-//! its restarts, until they are committed or somebody removes them.
+//! its restarts, until they are committed or somebody removes them. A checkpoint that outlives its job has
+//! such a list too, if not all of it could be committed.
 //!
 //! Invariants: what is visible holds complete rows only and never changes; a
 //! committable is renamed once, however often it is committed, and never over another file.
@@ -466,21 +467,21 @@ impl FileCommitter {
             return Err(not_empty(&self.path, &others));
         }
         sync_directory(directory)?;
-        // A claim without a number says that nothing was committed: then each part must be there.
         self.committed = self.read_committed(directory)?.unwrap_or(0);
         self.claim_is_durable = false;
         self.prepared = true;
         failpoint!("sink.claimed").map_err(io_error("write to", &self.path))
     }
 
-    /// The checkpoint up to which all is visible, as the claim says.
+    /// The checkpoint up to which all is visible, as the claim says, or 0; none: there is no claim.
     fn read_committed(&self, directory: &Path) -> Result<Option<CheckpointId>, ConnectorError> {
         let claim = directory.join(&self.claim_name);
         let text = match fs::read_to_string(&claim) {
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => return Ok(None),
             read => read.map_err(io_error("read", &claim))?,
         };
-        Ok(text.trim().parse().ok().filter(|checkpoint_id| 0 < *checkpoint_id))
+        // A claim without a number says that nothing was committed: then each part must be there.
+        Ok(Some(text.trim().parse().unwrap_or(0)))
     }
 
     /// Notes in the claim that all up to a checkpoint is visible. Of the numbers that this committer notes, the first
@@ -822,16 +823,15 @@ impl SinkCommitter for FileCommitter {
         self.note_committed(&directory, checkpoint_id)
     }
 
-    fn savepoint_taken(
-        &mut self,
-        checkpoint_id: CheckpointId,
-        committables: &[Committable],
-    ) -> Result<(), ConnectorError> {
+    fn keep(&mut self, checkpoint_id: CheckpointId, committables: &[Committable]) -> Result<(), ConnectorError> {
         if committables.is_empty() {
             return Ok(());
         }
         let directory = self.permissions.writable(&self.path)?;
         let parts = committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
+        if !parts.iter().any(|part| directory.join(part.hidden.to_string()).exists()) {
+            return Ok(());
+        }
         let path = directory.join(format!("{SAVEPOINT_PREFIX}{checkpoint_id}-{}", self.owner));
         let list: String = parts.iter().map(|part| format!("{}\n", part.hidden)).collect();
         let mut file = File::create(&path).map_err(io_error("write to", &path))?;

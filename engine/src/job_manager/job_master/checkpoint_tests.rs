@@ -453,7 +453,7 @@ fn a_job_starts_from_the_savepoint_of_another() {
     harness.journal.take();
     harness.perform_storage();
     // Its rows are not committed, but kept for those who start from it.
-    assert_eq!(harness.journal.take(), [format!("savepoint {id}: a")]);
+    assert_eq!(harness.journal.take(), [format!("keep {id}: a")]);
     let answers = harness.take_answers();
     let [(3, Ok(TakenSnapshot { location, .. }))] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!(notified(&harness.take_to_task_executors(), id), []);
@@ -594,13 +594,13 @@ fn rows_of_a_savepoint_are_kept_before_a_restart_goes_on() {
     harness.perform_storage();
     let journal = harness.journal.take();
     let place = |entry: &str| journal.iter().position(|other| other == entry).expect("noted");
-    assert!(place(&format!("savepoint {id}: a")) < place(&format!("recover {before}: ")), "{journal:?}");
+    assert!(place(&format!("keep {id}: a")) < place(&format!("recover {before}: ")), "{journal:?}");
     assert!(matches!(harness.take_answers().as_slice(), [(3, Ok(_))]));
 }
 
 #[test]
 fn a_savepoint_whose_rows_cannot_be_kept_is_refused() {
-    let (mut harness, deployed) = Harness::running(exchange(1).option("fail", "savepoint"), SETTINGS);
+    let (mut harness, deployed) = Harness::running(exchange(1).option("fail", "keep"), SETTINGS);
     let directory = Some(SnapshotLocation("/points".to_owned()));
     harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(3, SnapshotRequest::Savepoint(directory)));
     let id = triggered(&harness.take_to_task_executors())[0].checkpoint_id;
@@ -609,7 +609,7 @@ fn a_savepoint_whose_rows_cannot_be_kept_is_refused() {
     harness.perform_storage();
     let answers = harness.take_answers();
     let [(3, Err(message))] = answers.as_slice() else { panic!("{answers:?}") };
-    let expected = format!("could not keep the rows that savepoint {id} holds of sink \"sink\"");
+    let expected = format!("could not keep the rows that savepoint or checkpoint {id} holds of sink \"sink\"");
     assert!(message.starts_with(&expected), "{message}");
     assert_eq!(harness.status(), JobStatus::Running);
 }
@@ -641,6 +641,35 @@ fn a_commit_that_fails_is_made_good_by_a_restart() {
     harness.end_canceled();
     harness.advance(10 * SECOND);
     assert!(harness.journal.take().contains(&format!("recover {id}: a")));
+}
+
+/// What is not committed of a checkpoint that another job can go on from.
+#[test]
+fn a_job_that_ends_keeps_what_its_last_checkpoint_holds_if_that_outlives_it() {
+    let failed = |settings: &[(&str, &str)]| {
+        let settings = [SETTINGS, settings].concat();
+        let (mut harness, deployed) = Harness::running(exchange(1).option("fail", "commit"), &settings);
+        let id = harness.trigger()[0].checkpoint_id;
+        harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
+        harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+        harness.journal.take();
+        harness.perform_storage();
+        (harness, id)
+    };
+    let (mut harness, id) = failed(&[("restart-strategy.type", "none")]);
+    harness.end_canceled();
+    assert_eq!(harness.status(), JobStatus::Failed);
+    assert_eq!(harness.journal.take(), ["commit a".to_owned(), format!("keep {id}: a"), "abort".to_owned()]);
+    for (retention, kept) in [("RETAIN_ON_CANCELLATION", true), ("DELETE_ON_CANCELLATION", false)] {
+        let (mut harness, id) = failed(&[("execution.checkpointing.externalized-checkpoint-retention", retention)]);
+        assert_eq!(harness.status(), JobStatus::Restarting);
+        harness.journal.take();
+        harness.end_canceled();
+        harness.deliver(Address::Dispatcher, JobMasterMessage::Cancel);
+        assert_eq!(harness.status(), JobStatus::Canceled);
+        let expected = kept.then(|| format!("keep {id}: a")).into_iter().chain(["abort".to_owned()]);
+        assert_eq!(harness.journal.take(), expected.collect::<Vec<_>>(), "{retention}");
+    }
 }
 
 #[test]

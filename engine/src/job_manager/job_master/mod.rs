@@ -23,6 +23,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -329,7 +330,7 @@ impl JobMaster {
             Ok(restored) => {
                 let vertices = &self.job_graph.vertices;
                 let location = &self.checkpoints.settings().location;
-                let empty = (!self.checkpoints.has_own()).then_some(location);
+                let empty = self.checkpoints.latest_own().is_none().then_some(location);
                 let initialized = self.coordinators.initialize_on_master(vertices, restored, empty);
                 initialized.map_err(operator_coordinators::CoordinatorError::into_failure)
             }
@@ -516,7 +517,9 @@ impl JobMaster {
     }
 
     fn end_unsuccessfully(&mut self, status: JobStatus, now: Timestamp) {
-        for error in self.coordinators.abort() {
+        let outlives = self.checkpoints_are_kept && self.checkpoints.settings().retention.keeps(status);
+        let kept = self.checkpoints.latest_own().filter(|_| outlives).map(|kept| Arc::clone(&kept.metadata));
+        for error in self.coordinators.abort(kept.as_deref(), &self.job_graph.vertices) {
             self.record_failure(error.into_failure(), None, Consequence::JobGoesOn, now);
         }
         if status == JobStatus::Failed {

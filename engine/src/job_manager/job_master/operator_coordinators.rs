@@ -19,6 +19,7 @@ use crate::{
         ids::{ExecutionVertexId, JobId, JobVertexId},
         stream_element::{CheckpointId, SnapshotLocation},
     },
+    checkpoint::CheckpointMetadata,
     connector::{
         AlignmentOptions, Committable, ConnectorError, Permissions, RestoredOutput, RestoredSource, SinkCommitter,
         SourceSplit, SplitAssignment, SplitEnumerator,
@@ -122,12 +123,12 @@ pub enum CoordinatorError {
         /// Why not.
         source: ConnectorError,
     },
-    /// Rows of a savepoint cannot be kept for those who start from it.
-    #[error("could not keep the rows that savepoint {checkpoint_id} holds of sink \"{operator}\"")]
-    KeepForSavepoint {
+    /// Rows of a savepoint, or of a checkpoint that outlives its job, cannot be kept for those who start from it.
+    #[error("could not keep the rows that savepoint or checkpoint {checkpoint_id} holds of sink \"{operator}\"")]
+    Keep {
         /// Name of the operator.
         operator: String,
-        /// The savepoint.
+        /// The savepoint or checkpoint.
         checkpoint_id: CheckpointId,
         /// Why not.
         source: ConnectorError,
@@ -173,7 +174,7 @@ impl CoordinatorError {
             | Self::PrepareSink { source, .. }
             | Self::Recover { source, .. }
             | Self::CommitCheckpoint { source, .. }
-            | Self::KeepForSavepoint { source, .. } => recoverability(source),
+            | Self::Keep { source, .. } => recoverability(source),
             Self::SplitsForgotten { .. } | Self::CheckpointMissing { .. } => Recoverability::Recoverable,
             Self::Commit { .. } | Self::Abort { .. } => Recoverability::Unrecoverable,
             Self::UnknownSource(_) | Self::UnknownSink(_) => Recoverability::Unrecoverable,
@@ -324,7 +325,7 @@ impl OperatorCoordinators {
         });
         if result.is_err() && is_fresh {
             self.sinks.retain(|node, _| prepared.contains(node));
-            for error in self.abort() {
+            for error in self.abort(None, vertices) {
                 tracing::warn!("{}", error.into_failure().message);
             }
         }
@@ -458,9 +459,11 @@ impl OperatorCoordinators {
         for (node, committables) in committables {
             let Some(sink) = self.sinks.get_mut(node) else { continue };
             let operator = || sink.use_.operator.clone();
-            sink.committer
-                .savepoint_taken(checkpoint_id, committables)
-                .map_err(|source| CoordinatorError::KeepForSavepoint { operator: operator(), checkpoint_id, source })?;
+            sink.committer.keep(checkpoint_id, committables).map_err(|source| CoordinatorError::Keep {
+                operator: operator(),
+                checkpoint_id,
+                source,
+            })?;
         }
         Ok(())
     }
@@ -581,13 +584,22 @@ impl OperatorCoordinators {
         Ok(())
     }
 
-    /// Removes the output that is not visible; returns what went wrong.
-    pub fn abort(&mut self) -> Vec<CoordinatorError> {
+    /// Removes the output that is not visible; returns what went wrong. What a checkpoint that outlives the job
+    /// holds is kept: it may be complete and not committed.
+    pub fn abort(&mut self, kept: Option<&CheckpointMetadata>, vertices: &[JobVertex]) -> Vec<CoordinatorError> {
+        let kept = kept.map(|kept| (kept.checkpoint_id, kept.committables(vertices)));
         self.sinks
-            .values_mut()
-            .filter_map(|sink| {
+            .iter_mut()
+            .filter_map(|(node, sink)| {
                 sink.committables.clear();
                 let operator = sink.use_.operator.clone();
+                if let Some((checkpoint_id, kept)) = &kept
+                    && let Some(committables) = kept.get(node)
+                    && let Err(source) = sink.committer.keep(*checkpoint_id, committables)
+                {
+                    // Nothing goes; the job's cleaner tries again.
+                    return Some(CoordinatorError::Keep { operator, checkpoint_id: *checkpoint_id, source });
+                }
                 sink.committer.abort().err().map(|source| CoordinatorError::Abort { operator, source })
             })
             .collect()

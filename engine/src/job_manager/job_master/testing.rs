@@ -279,9 +279,9 @@ impl SinkCommitter for JournalCommitter {
         fail_if(&self.spec, "recover")
     }
 
-    fn savepoint_taken(&mut self, id: CheckpointId, committables: &[Committable]) -> Result<(), ConnectorError> {
-        self.journal.note(format!("savepoint {id}: {}", names(committables.to_vec())));
-        fail_if(&self.spec, "savepoint")
+    fn keep(&mut self, id: CheckpointId, committables: &[Committable]) -> Result<(), ConnectorError> {
+        self.journal.note(format!("keep {id}: {}", names(committables.to_vec())));
+        fail_if(&self.spec, "keep")
     }
 
     fn prepare(&mut self) -> Result<(), ConnectorError> {

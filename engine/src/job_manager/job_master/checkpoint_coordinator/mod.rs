@@ -238,9 +238,9 @@ impl CheckpointCoordinator {
         self.completed.latest()
     }
 
-    /// True if one of the job's own checkpoints can be gone on from.
-    pub fn has_own(&self) -> bool {
-        self.completed.retained().next().is_some()
+    /// The one to go on from, unless that is what the user had the job start from.
+    pub fn latest_own(&self) -> Option<&CompletedCheckpoint> {
+        self.completed.retained().next_back()
     }
 
     /// True while a restart has to wait: a checkpoint is about to be complete, or is looked at.
