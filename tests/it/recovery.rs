@@ -7,7 +7,7 @@ use std::{
 };
 
 use engine_tests::{
-    Cluster, describe,
+    Cluster, await_file, describe,
     nexmark::{answer, parse},
     run, sorted_rows, text,
 };
@@ -211,4 +211,33 @@ fn a_retained_checkpoint_is_whole_though_it_was_away_when_its_job_was_cancelled(
     assert_eq!(names(&site.output()), before);
     move_directory(&away, &site.points);
     go_on(&site, &cluster, &third);
+}
+
+/// The savepoint is complete and its rows were visible, but the cluster is killed before the job is FINISHED: it goes
+/// on from before the savepoint and takes them back.
+#[test]
+fn a_savepoint_whose_job_did_not_stop_is_not_started_from_without_its_rows() {
+    let site = Site::new();
+    let never = ["-D", "execution.checkpointing.interval=1h"];
+    let cluster = site.start_with_failpoints(Some("job-result.dirty=kill"));
+    let job = site.submit(&cluster, &never, &site.query());
+    await_file(&site.output(), ".part-");
+    let savepoints = site.scene.path("savepoints");
+    run(&["stop", "-m", &cluster.url, "--savepoint", text(&savepoints), &job]);
+    await_that("the cluster is killed", || cluster.is_gone());
+    drop(cluster);
+    assert!(names(&site.output()).iter().any(|name| name.starts_with("part-")));
+    let savepoint = savepoints.join(names(&savepoints).first().expect("it is complete"));
+    let cluster = site.start();
+    cluster.await_tasks(&job);
+    cancel(&cluster, &job);
+    await_that("the claim is gone", || !has_claim(&site));
+    assert_eq!(names(&site.output()), [""; 0], "the rows of the savepoint were taken back");
+    let next = site.submit(&cluster, &["--from-savepoint", text(&savepoint)], &site.query());
+    cluster.await_answer(&format!("/jobs/{next}"), |answer| {
+        assert_ne!(answer["state"], "RUNNING", "{answer}");
+        answer["state"] == "FAILED"
+    });
+    let cause = cluster.get(&format!("/jobs/{next}/exceptions"))["root-exception"].to_string();
+    assert!(cause.contains("rows would be lost"), "{cause}");
 }

@@ -34,6 +34,8 @@ use crate::{
 
 /// Name of the file that makes a directory a checkpoint or savepoint.
 const METADATA: &str = "_metadata";
+/// Name of the empty file that says of a savepoint that its job stopped with it.
+const STOPPED: &str = "_stopped";
 /// Begin of the name of a checkpoint's directory; its number follows.
 const CHECKPOINT: &str = "chk-";
 /// Begin of the name of a savepoint's directory, and of the file that a directory of savepoints is probed with.
@@ -506,6 +508,36 @@ impl CheckpointStorage {
         Ok(paths.filter(|path| !registry.is_referenced(path)).collect())
     }
 
+    /// True if something is there.
+    fn exists(&self, path: &str) -> Result<bool, CheckpointStorageError> {
+        let in_store = self.path(path)?;
+        match self.runtime(path)?.block_on(self.store.head(&in_store)) {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(self.error("read", path, &error)),
+        }
+    }
+
+    /// Notes of the savepoint that the location is that its job stopped with it and will not go on: all its rows were
+    /// visible. One that is not there any more is left so.
+    ///
+    /// # Errors
+    /// Returns an error if the store fails.
+    pub fn note_stopped(&self) -> Result<(), CheckpointStorageError> {
+        if self.exists(METADATA)? {
+            self.write(STOPPED, &mut |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// True if that was noted.
+    ///
+    /// # Errors
+    /// Returns an error if the store fails.
+    pub fn is_stopped(&self) -> Result<bool, CheckpointStorageError> {
+        self.exists(STOPPED)
+    }
+
     /// Deletes the savepoint that the location is: its metadata, then the files that it lists, then the directories
     /// that are empty now. What else lies there stays.
     ///
@@ -525,6 +557,7 @@ impl CheckpointStorage {
             // After a crash it must not be there again, with its files gone.
             sync_directory(directory).map_err(io)?;
         }
+        self.delete(STOPPED)?;
         paths.iter().try_for_each(|path| self.delete(path))?;
         let Some(directory) = &self.directory else { return Ok(()) };
         let ancestors = paths.iter().flat_map(|path| std::path::Path::new(*path).ancestors().skip(1));

@@ -105,7 +105,16 @@ mod tests {
         let (started, ended) = (Timestamp(1), Timestamp(2));
         let (job_name, status) = ("a".to_owned(), JobStatus::Finished);
         results
-            .create_dirty(JobResult { job_id: job, job_name, status, started, ended, failure: None, program })
+            .create_dirty(JobResult {
+                job_id: job,
+                job_name,
+                status,
+                started,
+                ended,
+                failure: None,
+                program,
+                stopped_with: None,
+            })
             .unwrap();
         drop(storage);
         let stored = StoredJob::look(directory.path(), job).ok().unwrap();

@@ -559,8 +559,8 @@ pub struct RestoredOutput {
     pub checkpoint_id: CheckpointId,
     /// What it holds of the sink.
     pub committables: Vec<Committable>,
-    /// It is a savepoint that stopped its job: all of it was committed before anybody was told of it, so that
-    /// what is not there any more was taken away.
+    /// It is a savepoint that its job stopped with, which was noted when nothing could make the job go on: all of it
+    /// was committed, so that what is not there any more was taken away.
     pub was_committed: bool,
 }
 

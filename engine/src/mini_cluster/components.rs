@@ -98,12 +98,16 @@ fn make_job_master_factory(
 /// Gives the destinations of ended jobs free, and deletes their checkpoints that are not to be kept. What the newest
 /// of those that are kept holds stays in the destinations, too, until it is committed.
 pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> JobCleaner {
-    Arc::new(move |job_graph, status| {
+    Arc::new(move |job_graph, result| {
+        // Its end is durable: it will not go back to before the savepoint.
+        if let Some(location) = &result.stopped_with {
+            CheckpointStorage::open(location.clone())?.note_stopped()?;
+        }
         let configuration = effective_configuration(&configuration, &job_graph.configuration);
         let settings = CheckpointSettings::new(&configuration, job_graph.job_id, &state_directory);
         // Without an interval none was stored.
         let location = settings.interval.map(|_| settings.location);
-        let is_kept = settings.retention.keeps(status);
+        let is_kept = settings.retention.keeps(result.status);
         let permissions = Arc::new(Permissions::from(&job_graph.grants));
         let mut committers = Vec::new();
         for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {

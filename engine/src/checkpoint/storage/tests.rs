@@ -199,7 +199,11 @@ fn a_savepoint_is_deleted_with_its_files_and_nothing_else() {
         storage.store_metadata(&metadata).unwrap();
         storage
     };
-    savepoint("savepoint-1").delete_savepoint().unwrap();
+    let stopped = savepoint("savepoint-1");
+    stopped.note_stopped().unwrap();
+    stopped.delete_savepoint().unwrap();
+    stopped.note_stopped().unwrap();
+    assert!(!stopped.is_stopped().unwrap(), "nothing is made where it was");
     assert!(!at("savepoint-1").exists());
 
     let storage = savepoint("savepoint-2");

@@ -544,10 +544,31 @@ fn a_job_stops_with_a_savepoint() {
     let answers = harness.take_answers();
     let [(9, Ok(taken))] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!((taken.checkpoint_id, &taken.location), (id, &trigger.options.location));
-    // Its output was committed before anybody was told of it.
+    assert_eq!(harness.master.details().stopped_with.as_ref(), Some(&taken.location));
+    // Its output was committed, and stays so once that end of the job is durable.
     let settings = [SETTINGS, &[("execution.state-recovery.path", taken.location.0.as_str())]].concat();
     let (other, _) = Harness::running_with(exchange(1), &settings, harness.store.clone());
+    assert!(other.journal.take().contains(&format!("recover {id}: a")));
+    harness.store.0.lock().unwrap().stopped.insert(taken.location.clone());
+    let (mut other, deployed) = Harness::running_with(exchange(1), &settings, harness.store.clone());
     assert!(other.journal.take().contains(&format!("recover {id}: a, which were committed")));
+    other.fail_and_restart(deployed[0].attempt, "guest-panic");
+    assert!(other.journal.take().contains(&format!("recover {id}: a, which were committed")));
+}
+
+#[test]
+fn a_job_that_goes_on_after_its_savepoint_has_not_stopped_with_it() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
+    let id = triggered(&harness.take_to_task_executors()).remove(0).checkpoint_id;
+    harness.acknowledge_all(&deployed, id);
+    harness.perform_storage();
+    let fresh = harness.fail_and_restart(deployed[1].attempt, "guest-panic");
+    harness.run(&fresh);
+    fresh.iter().for_each(|deployment| harness.report(deployment.attempt, TaskState::Finished));
+    assert_eq!(harness.status(), JobStatus::Finished);
+    assert_eq!(harness.master.details().stopped_with, None);
 }
 
 #[test]

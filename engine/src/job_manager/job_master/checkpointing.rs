@@ -14,7 +14,7 @@ use crate::{
         config::options,
         ids::{ExecutionAttemptId, JobVertexId},
         status::{ExecutionState, JobStatus},
-        stream_element::{CheckpointId, SnapshotKind, SnapshotLocation},
+        stream_element::{CheckpointId, SnapshotLocation},
     },
     checkpoint::{JobRestore, assign_state},
     failpoint,
@@ -229,13 +229,16 @@ impl JobMaster {
         }
         if let (None, Some(path)) = (self.checkpoints.latest(), self.configuration.get(&options::RECOVERY_PATH)) {
             let (location, id) = SnapshotLocation::resolve(&path);
-            let metadata = self.checkpoint_store.load(&location, id).map_err(|problem| {
+            let loaded = self.checkpoint_store.load(&location, id);
+            let loaded = loaded.and_then(|metadata| Ok((metadata, self.checkpoint_store.is_stopped(&location)?)));
+            let (metadata, is_stopped) = loaded.map_err(|problem| {
                 let message = format!(
                     "the job cannot start from {path}: {problem}; name a checkpoint (…/chk-N) or a savepoint \
                      that is whole"
                 );
                 checkpoint_failure("restore", message, recoverability_of(&problem))
             })?;
+            self.start_was_committed = metadata.kind.is_savepoint() && is_stopped;
             self.checkpoints.start_from(CompletedCheckpoint { metadata: metadata.into(), location });
         }
         let allow = self.configuration.get(&options::RECOVERY_IGNORE_UNCLAIMED);
@@ -349,7 +352,7 @@ impl JobMaster {
         let connectors = RestoredConnectors {
             job: metadata.job,
             checkpoint_id: metadata.checkpoint_id,
-            was_committed: matches!(metadata.kind, SnapshotKind::StopWithSavepoint(_)),
+            was_committed: metadata.kind.is_savepoint() && self.start_was_committed,
             sources,
             committables,
             nodes,

@@ -157,6 +157,8 @@ pub struct JobMaster {
     checkpoint_store: Box<dyn CheckpointStore>,
     /// Whether the checkpoints of a job that failed outlive the process.
     checkpoints_are_kept: bool,
+    /// What the user had the job start from is a savepoint that another stopped with.
+    start_was_committed: bool,
     /// What fresh attempts go on from, until they are deployed.
     restores: BTreeMap<VertexIndex, TaskRestore>,
     /// Subtasks whose current attempts were deployed with a checkpoint and do not run yet.
@@ -226,6 +228,7 @@ impl JobMaster {
             checkpoints: CheckpointCoordinator::new(job_graph.job_id, checkpoints),
             checkpoint_store: parts.checkpoint_store,
             checkpoints_are_kept,
+            start_was_committed: false,
             restores: BTreeMap::new(),
             restoring: BTreeSet::new(),
             at_end_of_data: BTreeSet::new(),
@@ -311,6 +314,7 @@ impl JobMaster {
             root_failure: self.root_failure.clone(),
             failures: self.failures.iter().cloned().collect(),
             checkpoints: self.checkpoints.statistics().map(Box::new),
+            stopped_with: self.checkpoints.stopped_with().cloned(),
         }
     }
 

@@ -239,7 +239,7 @@ pub struct RestoredConnectors {
     pub job: JobId,
     /// The checkpoint.
     pub checkpoint_id: CheckpointId,
-    /// It is a savepoint whose output was committed before anybody was told of it.
+    /// It is a savepoint that its job stopped with: all of its output was committed.
     pub was_committed: bool,
     /// By node.
     pub sources: BTreeMap<u32, RestoredSource>,

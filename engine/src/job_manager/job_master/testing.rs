@@ -318,6 +318,8 @@ pub(super) struct FakeStorage {
     pub(super) damaged: BTreeSet<CheckpointId>,
     /// Nothing can be listed.
     pub(super) is_unavailable: bool,
+    /// Savepoints that their jobs stopped with.
+    pub(super) stopped: BTreeSet<SnapshotLocation>,
     /// Files of state that are there.
     pub(super) files: Vec<String>,
     /// In the order in which they went.
@@ -383,6 +385,10 @@ impl CheckpointStore for FakeStore {
         let key = storage.stored.keys().find(is_it).ok_or_else(missing)?;
         storage.check(key.1).map_err(StoreProblem::Unusable)?;
         Ok(storage.stored[key].clone())
+    }
+
+    fn is_stopped(&self, location: &SnapshotLocation) -> Result<bool, StoreProblem> {
+        Ok(self.0.lock().unwrap().stopped.contains(location))
     }
 
     fn unreferenced(&self, _: &SnapshotLocation, registry: &SharedStateRegistry) -> Result<Vec<String>, StoreProblem> {

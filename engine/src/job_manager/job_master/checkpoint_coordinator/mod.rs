@@ -181,6 +181,7 @@ pub struct CheckpointCoordinator {
     /// checkpoint that it belongs to.
     uncommitted: BTreeMap<(ExecutionVertexId, u32), Vec<(CheckpointId, Committable)>>,
     stopped: Option<Stopped>,
+    stopped_with: Option<SnapshotLocation>,
     verifying: Option<CheckpointId>,
     /// When the last checkpoint, for which all tasks wait, was last asked for.
     end_of_data_asked: Option<Timestamp>,
@@ -208,6 +209,7 @@ impl CheckpointCoordinator {
             needs_full: false,
             uncommitted: BTreeMap::new(),
             stopped: None,
+            stopped_with: None,
             verifying: None,
             end_of_data_asked: None,
             is_end_of_data_done: false,
@@ -386,9 +388,16 @@ impl CheckpointCoordinator {
 
     /// All tasks have finished: whoever had the job stopped is told.
     pub fn job_finished(&mut self) {
-        if let Some(Stopped { asker: Some(asker), savepoint }) = self.stopped.take() {
+        let Some(Stopped { asker, savepoint }) = self.stopped.take() else { return };
+        self.stopped_with = Some(savepoint.location.clone());
+        if let Some(asker) = asker {
             self.effects.push(Effect::Answer(asker, Ok(savepoint)));
         }
+    }
+
+    /// The savepoint that the job has stopped with.
+    pub fn stopped_with(&self) -> Option<&SnapshotLocation> {
+        self.stopped_with.as_ref()
     }
 
     // Asking.

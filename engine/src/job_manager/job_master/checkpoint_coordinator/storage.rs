@@ -78,6 +78,12 @@ pub trait CheckpointStore: Send {
     /// Says what is missing or damaged, or that the store cannot be read.
     fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, StoreProblem>;
 
+    /// Whether the job of the savepoint that the location is stopped with it. Waits for the store.
+    ///
+    /// # Errors
+    /// Says why that cannot be read.
+    fn is_stopped(&self, location: &SnapshotLocation) -> Result<bool, StoreProblem>;
+
     /// Paths of files of a job that no retained checkpoint refers to. Waits for the store.
     ///
     /// # Errors
@@ -139,6 +145,10 @@ impl CheckpointStore for ThreadedStore {
         let metadata = storage.load_metadata(id)?;
         storage.verify(&metadata)?;
         Ok(metadata)
+    }
+
+    fn is_stopped(&self, location: &SnapshotLocation) -> Result<bool, StoreProblem> {
+        Ok(CheckpointStorage::open(location.clone())?.is_stopped()?)
     }
 
     fn unreferenced(
