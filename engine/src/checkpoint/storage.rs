@@ -36,6 +36,8 @@ use crate::{
 const METADATA: &str = "_metadata";
 /// Name of the empty file that says of a savepoint that its job stopped with it.
 const STOPPED: &str = "_stopped";
+/// Name of the file with the number of the last savepoint of a job, beside its checkpoints.
+const LAST_SAVEPOINT: &str = "last-savepoint";
 /// Begin of the name of a checkpoint's directory; its number follows.
 const CHECKPOINT: &str = "chk-";
 /// Begin of the name of a savepoint's directory, and of the file that a directory of savepoints is probed with.
@@ -506,6 +508,31 @@ impl CheckpointStorage {
         }
         let paths = names.into_iter().map(|name| format!("{SHARED}/{name}"));
         Ok(paths.filter(|path| !registry.is_referenced(path)).collect())
+    }
+
+    /// Notes the number of a savepoint of the job whose checkpoints are here: it is not drawn again.
+    ///
+    /// # Errors
+    /// Returns an error if the store fails.
+    pub fn note_savepoint(&self, id: CheckpointId) -> Result<(), CheckpointStorageError> {
+        self.write(LAST_SAVEPOINT, &mut |out| out.write_all(id.to_string().as_bytes())).map(drop)
+    }
+
+    /// The number that was noted last, or 0.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read, or is none.
+    pub fn last_savepoint(&self) -> Result<CheckpointId, CheckpointStorageError> {
+        let path = self.path(LAST_SAVEPOINT)?;
+        let read = async { self.store.get(&path).await?.bytes().await };
+        let bytes = match self.runtime(LAST_SAVEPOINT)?.block_on(read) {
+            Err(StoreError::NotFound { .. }) => return Ok(0),
+            read => read.map_err(|error| self.error("read", LAST_SAVEPOINT, &error))?,
+        };
+        str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok()).ok_or_else(|| CheckpointStorageError::Damaged {
+            path: self.shown(LAST_SAVEPOINT),
+            problem: "it is no number".to_owned(),
+        })
     }
 
     /// True if something is there.

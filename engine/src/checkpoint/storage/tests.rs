@@ -231,6 +231,20 @@ fn a_savepoint_is_deleted_with_its_files_and_nothing_else() {
 }
 
 #[test]
+fn the_number_of_the_last_savepoint_is_noted() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = local(&directory.path().join("job"));
+    assert_eq!(storage.last_savepoint().unwrap(), 0);
+    for id in [9, 12] {
+        storage.note_savepoint(id).unwrap();
+        assert_eq!(storage.last_savepoint().unwrap(), id);
+    }
+    assert_eq!(storage.checkpoints().unwrap(), [0; 0]);
+    fs::write(directory.path().join("job").join(LAST_SAVEPOINT), "twelve").unwrap();
+    assert!(matches!(storage.last_savepoint(), Err(CheckpointStorageError::Damaged { .. })));
+}
+
+#[test]
 fn a_directory_is_probed_before_a_savepoint_is_written_there() {
     let root = tempfile::tempdir().unwrap();
     let (file, fresh) = (root.path().join("a-file"), root.path().join("fresh/points"));

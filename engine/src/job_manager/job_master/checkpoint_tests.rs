@@ -556,6 +556,22 @@ fn a_job_stops_with_a_savepoint() {
     assert!(other.journal.take().contains(&format!("recover {id}: a, which were committed")));
 }
 
+/// Its files would pass for those of the savepoint.
+#[test]
+fn the_number_of_a_savepoint_is_not_drawn_again_by_the_next_job_master() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let before = harness.complete_checkpoint(&deployed);
+    let directory = Some(SnapshotLocation("/points".to_owned()));
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(3, SnapshotRequest::Savepoint(directory)));
+    let savepoint = before + 1;
+    harness.acknowledge_all(&deployed, savepoint);
+    harness.perform_storage();
+    assert!(matches!(harness.take_answers().as_slice(), [(3, Ok(_))]));
+    let (mut next, deployed) = Harness::running_with(exchange(1), SETTINGS, harness.store.clone());
+    assert_eq!(restored_ids(&deployed), [Some(before); 2]);
+    assert_eq!(next.trigger()[0].checkpoint_id, savepoint + 1);
+}
+
 #[test]
 fn a_job_that_goes_on_after_its_savepoint_has_not_stopped_with_it() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);

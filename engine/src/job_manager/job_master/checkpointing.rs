@@ -264,6 +264,16 @@ impl JobMaster {
             let message = format!("the checkpoints of the job cannot be listed: {problem}");
             checkpoint_failure("restore", message, recoverability_of(&problem))
         })?;
+        match self.checkpoint_store.last_savepoint(&location) {
+            Ok(id) => self.checkpoints.skip_ids(id),
+            Err(StoreProblem::Unavailable(problem)) => {
+                let message = format!("the number of the last savepoint of the job cannot be read: {problem}");
+                return Err(checkpoint_failure("restore", message, Recoverability::Recoverable));
+            }
+            Err(StoreProblem::Unusable(problem)) => {
+                tracing::warn!(job = %self.job(), "the number of the last savepoint is not known: {problem}");
+            }
+        }
         let Some(last_id) = ids.last().copied() else { return Ok(()) };
         let (mut readable, mut damaged) = (Vec::new(), Vec::new());
         for id in ids {

@@ -318,6 +318,7 @@ pub(super) struct FakeStorage {
     pub(super) damaged: BTreeSet<CheckpointId>,
     /// Nothing can be listed.
     pub(super) is_unavailable: bool,
+    pub(super) last_savepoint: CheckpointId,
     /// Savepoints that their jobs stopped with.
     pub(super) stopped: BTreeSet<SnapshotLocation>,
     /// Files of state that are there.
@@ -339,9 +340,10 @@ impl FakeStorage {
     /// Does the next task.
     pub(super) fn perform(&mut self) -> Option<JobMasterMessage> {
         Some(match self.tasks.pop_front()? {
-            StorageTask::Store(metadata, location) => {
+            StorageTask::Store(metadata, location, beside) => {
                 let id = metadata.checkpoint_id;
                 let result = self.check(id);
+                self.last_savepoint = if beside.is_some() { id } else { self.last_savepoint };
                 if result.is_ok() {
                     let former = self.stored.insert((location, id), (*metadata).clone());
                     assert!(former.is_none(), "checkpoint {id} is stored twice");
@@ -385,6 +387,10 @@ impl CheckpointStore for FakeStore {
         let key = storage.stored.keys().find(is_it).ok_or_else(missing)?;
         storage.check(key.1).map_err(StoreProblem::Unusable)?;
         Ok(storage.stored[key].clone())
+    }
+
+    fn last_savepoint(&self, _: &SnapshotLocation) -> Result<CheckpointId, StoreProblem> {
+        Ok(self.0.lock().unwrap().last_savepoint)
     }
 
     fn is_stopped(&self, location: &SnapshotLocation) -> Result<bool, StoreProblem> {

@@ -260,12 +260,18 @@ impl CheckpointCoordinator {
     /// Takes over the complete checkpoints of a former JobMaster of the job, the oldest first; all
     /// ids up to `last_id` were drawn.
     pub fn recover(&mut self, checkpoints: Vec<CompletedCheckpoint>, last_id: CheckpointId) {
-        self.next_id = self.next_id.max(last_id + 1);
+        self.skip_ids(last_id);
         for checkpoint in checkpoints {
             // None had been let go before.
             drop(self.completed.recover(checkpoint));
         }
         self.was_used = true;
+    }
+
+    /// A former JobMaster of the job drew all ids up to this one, of which none is to be drawn again: files of the
+    /// same number would pass for those of a savepoint.
+    pub fn skip_ids(&mut self, last_id: CheckpointId) {
+        self.next_id = self.next_id.max(last_id + 1);
     }
 
     /// Which files the complete checkpoints refer to.
@@ -649,7 +655,10 @@ impl CheckpointCoordinator {
             Parts { tasks: &pending.acknowledged, finished: &pending.finished, coordinators: &pending.coordinators };
         let metadata = Arc::new(metadata::assemble(job, id, pending.triggered, pending.request.kind, &parts));
         pending.metadata = Some(Arc::clone(&metadata));
-        self.effects.push(Effect::Storage(StorageTask::Store(metadata, pending.options.location.clone())));
+        let location = pending.options.location.clone();
+        let is_noted = pending.request.kind.is_savepoint() && self.settings.interval.is_some();
+        let beside = is_noted.then(|| self.settings.location.clone());
+        self.effects.push(Effect::Storage(StorageTask::Store(metadata, location, beside)));
     }
 
     /// A task gives a checkpoint up. The attempt is current.
