@@ -11,6 +11,7 @@ mod grants;
 mod row_errors;
 mod restarts;
 mod print;
+mod recovery;
 mod hostile;
 mod cluster;
 mod event_time;

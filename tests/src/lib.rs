@@ -179,6 +179,11 @@ impl Cluster {
         cluster
     }
 
+    /// True if REST is not served any more.
+    pub fn is_gone(&self) -> bool {
+        ureq::get(&self.url).config().http_status_as_error(false).build().call().is_err()
+    }
+
     /// True if the process holds a file open.
     pub fn has_open(&self, file: &Path) -> bool {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", self.process.id())).into_iter().flatten().flatten();

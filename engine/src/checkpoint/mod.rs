@@ -37,7 +37,7 @@ use crate::{
         stream_element::{CheckpointId, SnapshotKind, SnapshotLocation},
     },
     connector::{Committable, SourceSplit},
-    graph::stream_graph::StateDeclaration,
+    graph::{job_graph::JobVertex, stream_graph::StateDeclaration},
 };
 
 /// A file of a checkpoint.
@@ -254,6 +254,17 @@ pub struct CheckpointMetadata {
 }
 
 impl CheckpointMetadata {
+    /// By node: what sinks of the job that took it had ready.
+    pub fn committables(&self, vertices: &[JobVertex]) -> BTreeMap<u32, Vec<Committable>> {
+        let operators = vertices.iter().flat_map(|vertex| &vertex.operators);
+        let known =
+            operators.filter_map(|operator| Some((operator.node.id, self.operators.get(&operator.operator_id)?)));
+        let of = |state: &OperatorState| {
+            state.subtasks.values().flat_map(|subtask| subtask.committables.iter().cloned()).collect::<Vec<_>>()
+        };
+        known.map(|(node, state)| (node, of(state))).filter(|(_, committables)| !committables.is_empty()).collect()
+    }
+
     /// Every file that it refers to; one may stand there several times.
     pub fn files(&self) -> impl Iterator<Item = &StateFile> {
         let subtasks = self.operators.values().flat_map(|operator| operator.subtasks.values());

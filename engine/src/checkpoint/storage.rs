@@ -34,6 +34,10 @@ use crate::{
 
 /// Name of the file that makes a directory a checkpoint or savepoint.
 const METADATA: &str = "_metadata";
+/// Name of the empty file that says of a savepoint that its job stopped with it.
+const STOPPED: &str = "_stopped";
+/// Name of the file with the number of the last savepoint of a job, beside its checkpoints.
+const LAST_SAVEPOINT: &str = "last-savepoint";
 /// Begin of the name of a checkpoint's directory; its number follows.
 const CHECKPOINT: &str = "chk-";
 /// Begin of the name of a savepoint's directory, and of the file that a directory of savepoints is probed with.
@@ -511,6 +515,61 @@ impl CheckpointStorage {
         Ok(paths.filter(|path| !registry.is_referenced(path)).collect())
     }
 
+    /// Notes the number of a savepoint of the job whose checkpoints are here: it is not drawn again.
+    ///
+    /// # Errors
+    /// Returns an error if the store fails.
+    pub fn note_savepoint(&self, id: CheckpointId) -> Result<(), CheckpointStorageError> {
+        self.write(LAST_SAVEPOINT, &mut |out| out.write_all(id.to_string().as_bytes())).map(drop)
+    }
+
+    /// The number that was noted last, or 0.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot be read, or is none.
+    pub fn last_savepoint(&self) -> Result<CheckpointId, CheckpointStorageError> {
+        let path = self.path(LAST_SAVEPOINT)?;
+        let read = async { self.store.get(&path).await?.bytes().await };
+        let bytes = match self.runtime(LAST_SAVEPOINT)?.block_on(read) {
+            Err(StoreError::NotFound { .. }) => return Ok(0),
+            read => read.map_err(|error| self.error("read", LAST_SAVEPOINT, &error))?,
+        };
+        str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok()).ok_or_else(|| CheckpointStorageError::Damaged {
+            path: self.shown(LAST_SAVEPOINT),
+            problem: "it is no number".to_owned(),
+        })
+    }
+
+    /// True if something is there.
+    fn exists(&self, path: &str) -> Result<bool, CheckpointStorageError> {
+        let in_store = self.path(path)?;
+        match self.runtime(path)?.block_on(self.store.head(&in_store)) {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(self.error("read", path, &error)),
+        }
+    }
+
+    /// Notes of the savepoint that the location is that its job stopped with it and will not go on: all its rows were
+    /// visible. One that is not there any more is left so.
+    ///
+    /// # Errors
+    /// Returns an error if the store fails.
+    pub fn note_stopped(&self) -> Result<(), CheckpointStorageError> {
+        if self.exists(METADATA)? {
+            self.write(STOPPED, &mut |_| Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// True if that was noted.
+    ///
+    /// # Errors
+    /// Returns an error if the store fails.
+    pub fn is_stopped(&self) -> Result<bool, CheckpointStorageError> {
+        self.exists(STOPPED)
+    }
+
     /// Deletes the savepoint that the location is: its metadata, then the files that it lists, then the directories
     /// that are empty now. What else lies there stays.
     ///
@@ -530,6 +589,7 @@ impl CheckpointStorage {
             // After a crash it must not be there again, with its files gone.
             sync_directory(directory).map_err(io)?;
         }
+        self.delete(STOPPED)?;
         paths.iter().try_for_each(|path| self.delete(path))?;
         let Some(directory) = &self.directory else { return Ok(()) };
         let ancestors = paths.iter().flat_map(|path| std::path::Path::new(*path).ancestors().skip(1));

@@ -21,7 +21,7 @@ pub(crate) enum StoredJob {
     /// It has not ended.
     Running(Box<JobGraph>),
     /// It has ended; if it is not clean, something is left to clean up.
-    Ended(JobResult, bool),
+    Ended(Box<JobResult>, bool),
 }
 
 impl StoredJob {
@@ -31,7 +31,7 @@ impl StoredJob {
         let results = JobResultStore::open(&storage).map_err(CliError::failed)?;
         if let Some(result) = results.result(job).map_err(CliError::failed)? {
             let is_clean = !results.dirty_jobs().map_err(CliError::failed)?.contains(&job);
-            return Ok(Self::Ended(result, is_clean));
+            return Ok(Self::Ended(Box::new(result), is_clean));
         }
         let mut graphs = JobGraphStore::open(&storage).map_err(CliError::failed)?;
         let graph = graphs.recover(job).map_err(CliError::failed)?;
@@ -105,7 +105,16 @@ mod tests {
         let (started, ended) = (Timestamp(1), Timestamp(2));
         let (job_name, status) = ("a".to_owned(), JobStatus::Finished);
         results
-            .create_dirty(JobResult { job_id: job, job_name, status, started, ended, failure: None, program })
+            .create_dirty(JobResult {
+                job_id: job,
+                job_name,
+                status,
+                started,
+                ended,
+                failure: None,
+                program,
+                stopped_with: None,
+            })
             .unwrap();
         drop(storage);
         let stored = StoredJob::look(directory.path(), job).ok().unwrap();

@@ -564,8 +564,8 @@ pub struct RestoredOutput {
     pub checkpoint_id: CheckpointId,
     /// What it holds of the sink.
     pub committables: Vec<Committable>,
-    /// It is a savepoint that stopped its job: all of it was committed before anybody was told of it, so that
-    /// what is not there any more was taken away.
+    /// It is a savepoint that its job stopped with, which was noted when nothing could make the job go on: all of it
+    /// was committed, so that what is not there any more was taken away.
     pub was_committed: bool,
 }
 
@@ -574,6 +574,16 @@ pub struct RestoredOutput {
 /// Before tasks run, either [`prepare`](Self::prepare) or [`recover`](Self::recover) is called, never
 /// both: a job that begins anew must not find what it wrote before, one that goes on must.
 pub trait SinkCommitter: Send {
+    /// The last checkpoint of the job of which the destination says that it was committed, 0 before the first: read
+    /// before anything is done to it, so that it can be left alone if that checkpoint is not found. None: there is
+    /// nothing of the job, or the destination does not say.
+    ///
+    /// # Errors
+    /// Returns an error if the destination cannot be looked at.
+    fn committed(&self) -> Result<Option<CheckpointId>, ConnectorError> {
+        Ok(None)
+    }
+
     /// Checks the destination before any task of a job that begins from nothing runs: a new or
     /// empty directory, or one that this job wrote into when it was killed, of which that is removed.
     ///
@@ -595,16 +605,21 @@ pub trait SinkCommitter: Send {
     /// Returns an error if one cannot be made visible.
     fn commit(&mut self, committables: Vec<Committable>) -> Result<(), ConnectorError>;
 
-    /// A savepoint that commits nothing is complete and holds these: until they are committed, they must
-    /// survive whatever becomes of the job, so that another one can start from the savepoint.
+    /// What a checkpoint that the job can come back to had for the sink was committed; not said of a savepoint that
+    /// stops the job, nor of its end.
     ///
     /// # Errors
-    /// Returns an error if that cannot be had; the savepoint is of no use then.
-    fn savepoint_taken(
-        &mut self,
-        _checkpoint_id: CheckpointId,
-        _committables: &[Committable],
-    ) -> Result<(), ConnectorError> {
+    /// Returns an error if that cannot be noted.
+    fn checkpoint_committed(&mut self, _checkpoint_id: CheckpointId) -> Result<(), ConnectorError> {
+        Ok(())
+    }
+
+    /// A savepoint that commits nothing holds these, or a checkpoint that outlives its job: until they are committed,
+    /// they must survive whatever becomes of the job, so that another one can start from it.
+    ///
+    /// # Errors
+    /// Returns an error if that cannot be had; the savepoint or checkpoint is of no use then.
+    fn keep(&mut self, _checkpoint_id: CheckpointId, _committables: &[Committable]) -> Result<(), ConnectorError> {
         Ok(())
     }
 
@@ -833,15 +848,6 @@ pub enum ConnectorError {
         path: PathBuf,
         /// What is to be removed, if a killed job left all that is there.
         leftovers: HiddenLeftovers,
-    },
-    /// Rows that were committed would be lost if the job began anew.
-    #[error("{} holds rows of the job up to checkpoint {checkpoint_id}, but no checkpoint of it was found: make its \
-             checkpoint directory available again, or submit the job under another id with a directory of its own", path.display())]
-    CheckpointMissing {
-        /// The directory.
-        path: PathBuf,
-        /// The last checkpoint whose rows are visible.
-        checkpoint_id: CheckpointId,
     },
     /// Rows that a checkpoint or savepoint holds are gone.
     #[error("{} is missing, and so is {visible_name}, which it would be if it were committed: rows would be lost; put \

@@ -78,8 +78,8 @@ pub type JobMasterSpawner = Box<dyn FnMut(JobId, JobMasterId, Box<dyn Endpoint +
 pub type FatalErrorHandler = Arc<dyn Fn(String) + Send + Sync>;
 
 /// Gives the destinations of a job that ended so free, and deletes its checkpoints unless they
-/// are to be kept. May be repeated.
-pub type JobCleaner = Arc<dyn Fn(&JobGraph, JobStatus) -> Result<(), Box<dyn Error>> + Send + Sync>;
+/// are to be kept; notes of the savepoint that it stopped with that it did. May be repeated.
+pub type JobCleaner = Arc<dyn Fn(&JobGraph, &JobResult) -> Result<(), Box<dyn Error>> + Send + Sync>;
 
 /// What a Dispatcher takes from the configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -692,7 +692,7 @@ impl Dispatcher {
     fn try_clean_up(&mut self, job: JobId) -> Result<(), Box<dyn Error>> {
         // Only now that its result is durable: without them it could not go on after a crash.
         if let (Some(result), Some(graph)) = (self.results.result(job)?, self.graphs.recover(job)?) {
-            (self.clean_up)(&graph, result.status)?;
+            (self.clean_up)(&graph, &result)?;
         }
         self.graphs.remove(job)?;
         self.blobs.release(job)?;
@@ -1103,6 +1103,7 @@ fn details_without_graph(job: JobId, now: Timestamp, cause: FailureCause) -> Job
         failures: vec![root_failure.clone()],
         root_failure: Some(root_failure),
         checkpoints: None,
+        stopped_with: None,
     }
 }
 
@@ -1145,6 +1146,7 @@ pub(crate) fn details_of_graph(
         failures: root_failure.iter().cloned().collect(),
         root_failure,
         checkpoints: None,
+        stopped_with: None,
     }
 }
 
@@ -1177,6 +1179,7 @@ fn result_of(details: &JobDetails, program: SubmittedProgram) -> JobResult {
         started: overview.started,
         ended: overview.ended.unwrap_or(overview.last_modified),
         program: Some(program),
+        stopped_with: details.stopped_with.clone(),
         failure: match details.status {
             JobStatus::Failed => details.root_failure.as_ref().map(|entry| entry.cause.clone()),
             JobStatus::Initializing

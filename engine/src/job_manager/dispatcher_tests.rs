@@ -93,9 +93,9 @@ impl Cluster {
             }),
             clean_up: Arc::new({
                 let deleted = Arc::clone(&deleted);
-                move |graph, status| {
+                move |graph, result| {
                     assert!(results.has_result(graph.job_id), "without them a crash now would run the job again");
-                    deleted.lock().unwrap().push((graph.job_id, status));
+                    deleted.lock().unwrap().push((graph.job_id, result.status));
                     Ok(())
                 }
             }),

@@ -16,6 +16,7 @@ use crate::{
         clock::Timestamp,
         ids::{BlobDigest, JobId},
         status::JobStatus,
+        stream_element::SnapshotLocation,
     },
     failpoint,
     protocol::job_master::FailureCause,
@@ -46,6 +47,9 @@ pub struct JobResult {
     /// What ran.
     #[serde(default)]
     pub program: Option<SubmittedProgram>,
+    /// The savepoint that it stopped with.
+    #[serde(default)]
+    pub stopped_with: Option<SnapshotLocation>,
 }
 
 /// What a job ran.
@@ -212,6 +216,7 @@ mod tests {
             ended: Timestamp(2),
             failure: None,
             program: Some(SubmittedProgram { plugin: BlobDigest::from_bytes([1; 32]), args: vec!["--a".to_owned()] }),
+            stopped_with: Some(SnapshotLocation("/points/savepoint-070707-1".to_owned())),
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    error::Error,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
@@ -17,16 +18,20 @@ use crate::{
         clock::Clock,
         config::{Configuration, options},
         ids::{BlobDigest, ExecutionGraphId, JobId, ResourceId},
+        stream_element::SnapshotLocation,
     },
-    checkpoint::CheckpointStorage,
-    connector::{self, Permissions},
-    graph::{job_graph::Artifact, stream_graph::Operator},
+    checkpoint::{CheckpointStorage, CheckpointStorageError},
+    connector::{self, Permissions, SinkCommitter},
+    graph::{
+        job_graph::{Artifact, JobGraph},
+        stream_graph::Operator,
+    },
     job_manager::{
         blob_store::BlobStore,
         dispatcher::{JobCleaner, chain},
         job_master::{
             Connectors, JobMaster, JobMasterParts,
-            checkpoint_coordinator::{settings::location_to_delete, storage::ThreadedStore},
+            checkpoint_coordinator::{settings::CheckpointSettings, storage::ThreadedStore},
             effective_configuration,
         },
         job_master_runner::JobMasterFactory,
@@ -96,24 +101,38 @@ fn make_job_master_factory(
     })
 }
 
-/// Gives the destinations of ended jobs free, and deletes their checkpoints that are not to be kept. Storage that hangs
-/// is not waited for: whoever asks again learns whether it has been done meanwhile.
+/// Gives the destinations of ended jobs free, and deletes their checkpoints that are not to be kept. What the newest
+/// of those that are kept holds stays in the destinations, too, until it is committed. Storage that hangs is not waited
+/// for: whoever asks again learns whether it has been done meanwhile.
 pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> JobCleaner {
-    let clean: JobCleaner = Arc::new(move |job_graph, status| {
-        let permissions = Arc::new(Permissions::from(&job_graph.grants));
-        for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {
-            if let Operator::Sink(connector) = &operator.node.operator {
-                connector::create_committer(connector, job_graph.job_id, Arc::clone(&permissions))?.abort()?;
-            }
+    let clean: JobCleaner = Arc::new(move |job_graph, result| {
+        // Its end is durable: it will not go back to before the savepoint.
+        if let Some(location) = &result.stopped_with {
+            CheckpointStorage::open(location.clone())?.note_stopped()?;
         }
         let configuration = effective_configuration(&configuration, &job_graph.configuration);
+        let settings = CheckpointSettings::new(&configuration, job_graph.job_id, &state_directory);
         // Without an interval none was stored.
-        let takes_checkpoints = configuration.get(&options::CHECKPOINTING_INTERVAL).is_some();
-        match location_to_delete(&configuration, job_graph.job_id, &state_directory, status) {
-            Some(location) if takes_checkpoints => CheckpointStorage::open(location)?.delete_all()?,
-            Some(_) | None => {}
+        let location = settings.interval.map(|_| settings.location);
+        let is_kept = settings.retention.keeps(result.status);
+        let permissions = Arc::new(Permissions::from(&job_graph.grants));
+        let mut committers = Vec::new();
+        for operator in job_graph.vertices.iter().flat_map(|vertex| &vertex.operators) {
+            if let Operator::Sink(connector) = &operator.node.operator {
+                let committer = connector::create_committer(connector, job_graph.job_id, Arc::clone(&permissions))?;
+                committers.push((operator.node.id, committer));
+            }
         }
-        Ok(())
+        if let Some(location) = location.clone().filter(|_| is_kept) {
+            keep_newest(job_graph, location, &mut committers)?;
+        }
+        for (_, committer) in &mut committers {
+            committer.abort()?;
+        }
+        match location.filter(|_| !is_kept) {
+            Some(location) => Ok(CheckpointStorage::open(location)?.delete_all()?),
+            None => Ok(()),
+        }
     });
     in_background(clean, CLEANING_WAIT_MAX)
 }
@@ -121,31 +140,72 @@ pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> Jo
 /// Has jobs cleaned up by threads, and waits for so long for each when it is started.
 fn in_background(clean: JobCleaner, wait_max: Duration) -> JobCleaner {
     let running: Mutex<BTreeMap<JobId, mpsc::Receiver<Result<(), String>>>> = Mutex::default();
-    Arc::new(move |job_graph, status| {
+    Arc::new(move |job_graph, result| {
         let job = job_graph.job_id;
         let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
-        let (result, wait) = match running.remove(&job) {
-            Some(result) => (result, Duration::ZERO),
+        let (cleaned, wait) = match running.remove(&job) {
+            Some(cleaned) => (cleaned, Duration::ZERO),
             None => {
-                let (answer, result) = mpsc::sync_channel(1);
-                let (clean, job_graph) = (Arc::clone(&clean), job_graph.clone());
+                let (answer, cleaned) = mpsc::sync_channel(1);
+                let (clean, job_graph, result) = (Arc::clone(&clean), job_graph.clone(), result.clone());
                 thread::Builder::new().name("clean-up".to_owned()).spawn(move || {
-                    let cleaned = clean(&job_graph, status).map_err(|error| chain(&*error));
+                    let cleaned = clean(&job_graph, &result).map_err(|error| chain(&*error));
                     // An error means that the cluster has ended.
                     drop(answer.send(cleaned));
                 })?;
-                (result, wait_max)
+                (cleaned, wait_max)
             }
         };
-        match result.recv_timeout(wait) {
+        match cleaned.recv_timeout(wait) {
             Ok(cleaned) => cleaned.map_err(Into::into),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                running.insert(job, result);
+                running.insert(job, cleaned);
                 Err("it takes long: the storage of its checkpoints or of its output may not answer".into())
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => Err("it ended in a panic, which is a bug".into()),
         }
     })
+}
+
+/// Has sinks keep what the newest readable checkpoint of an ended job holds of them.
+fn keep_newest(
+    job_graph: &JobGraph,
+    location: SnapshotLocation,
+    committers: &mut [(u32, Box<dyn SinkCommitter>)],
+) -> Result<(), Box<dyn Error>> {
+    let claimed = committers.iter().map(|(_, committer)| committer.committed()).collect::<Result<Vec<_>, _>>()?;
+    let Some(committed) = claimed.into_iter().flatten().max() else {
+        // Nothing was written, or the JobMaster has tidied up.
+        return Ok(());
+    };
+    let storage = CheckpointStorage::open(location)?;
+    let ids = storage.checkpoints()?;
+    for id in ids.iter().rev() {
+        let metadata = match storage.load_metadata(Some(*id)) {
+            Err(error @ CheckpointStorageError::Io { .. }) => return Err(error.into()),
+            Err(_) => continue,
+            Ok(metadata) => metadata,
+        };
+        let mut committables = metadata.committables(&job_graph.vertices);
+        for (node, committer) in committers {
+            committer.keep(*id, &committables.remove(node).unwrap_or_default())?;
+        }
+        return Ok(());
+    }
+    // What it started from may have been committed too.
+    let start = job_graph.configuration.get(&options::RECOVERY_PATH).map(SnapshotLocation);
+    let start = start.and_then(|location| CheckpointStorage::open_snapshot(&location).ok());
+    let start = start.map_or(0, |(_, metadata)| metadata.checkpoint_id);
+    if !ids.is_empty() || committed <= start {
+        return Ok(());
+    }
+    let (job, location) = (job_graph.job_id, storage.location());
+    let problem = format!(
+        "job {job} committed checkpoint {committed}, but none of its checkpoints is in {location}: what they hold \
+         stays in its output directories, claimed by .job-{job}, until that directory is available again, or the \
+         claims are removed"
+    );
+    Err(problem.into())
 }
 
 /// Starts tasks that run plugins in `runtime` and reach the native connectors. The
@@ -271,13 +331,14 @@ mod tests {
     use super::*;
     use crate::{
         base::{
+            clock::Timestamp,
             ids::{
                 ExecutionAttemptId, ExecutionVertexId, IntermediateDataSetId, IntermediateResultPartitionId,
                 JobVertexId, ResultPartitionId,
             },
             status::JobStatus,
         },
-        job_manager::test_graphs::job_graph,
+        job_manager::{job_result_store::JobResult, test_graphs::job_graph},
     };
 
     fn partition(graph: u8) -> ResultPartitionId {
@@ -304,20 +365,30 @@ mod tests {
         });
         let cleaner = in_background(Arc::clone(&clean), Duration::ZERO);
         let job = job_graph(1, &[("a", 1)]);
+        let result = JobResult {
+            job_id: job.job_id,
+            job_name: job.name.clone(),
+            status: JobStatus::Canceled,
+            started: Timestamp(0),
+            ended: Timestamp(1),
+            failure: None,
+            program: None,
+            stopped_with: None,
+        };
         let text = |result: Result<(), Box<dyn Error>>| result.map_err(|error| error.to_string());
         let hangs = Err("it takes long: the storage of its checkpoints or of its output may not answer".to_owned());
-        assert_eq!(text(cleaner(&job, JobStatus::Canceled)), hangs);
-        assert_eq!(text(cleaner(&job, JobStatus::Canceled)), hangs);
+        assert_eq!(text(cleaner(&job, &result)), hangs);
+        assert_eq!(text(cleaner(&job, &result)), hangs);
         go_on.send(()).unwrap();
-        while text(cleaner(&job, JobStatus::Canceled)) == hangs {
+        while text(cleaner(&job, &result)) == hangs {
             thread::yield_now();
         }
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         // What went wrong is told; asked again, it is tried again.
         drop(go_on);
         let cleaner = in_background(clean, Duration::from_secs(20));
-        assert_eq!(text(cleaner(&job, JobStatus::Canceled)), Err("receiving on a closed channel".to_owned()));
-        assert!(cleaner(&job, JobStatus::Canceled).is_err());
+        assert_eq!(text(cleaner(&job, &result)), Err("receiving on a closed channel".to_owned()));
+        assert!(cleaner(&job, &result).is_err());
         assert_eq!(begun.load(Ordering::SeqCst), 3);
     }
 

@@ -14,6 +14,7 @@ use crate::base::{
     config::Configuration,
     ids::{ExecutionAttemptId, JobId, JobVertexId, ResourceId},
     status::{ExecutionState, JobStatus},
+    stream_element::SnapshotLocation,
 };
 
 /// A line of the list of jobs.
@@ -66,6 +67,8 @@ pub struct JobDetails {
     pub failures: Vec<FailureEntry>,
     /// Its checkpoints; none: it takes none by itself, and none was asked for.
     pub checkpoints: Option<Box<CheckpointStatistics>>,
+    /// The savepoint that it has stopped with.
+    pub stopped_with: Option<SnapshotLocation>,
 }
 
 /// For how long not all tasks of a job ran, because of failures: from each failure after which tasks restarted until

@@ -184,6 +184,7 @@ pub(crate) fn job(id: JobId, status: JobStatus) -> JobDetails {
             Vec::new()
         },
         checkpoints: failed.then(|| Box::new(checkpoints())),
+        stopped_with: None,
     }
 }
 

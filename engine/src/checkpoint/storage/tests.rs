@@ -199,7 +199,11 @@ fn a_savepoint_is_deleted_with_its_files_and_nothing_else() {
         storage.store_metadata(&metadata).unwrap();
         storage
     };
-    savepoint("savepoint-1").delete_savepoint().unwrap();
+    let stopped = savepoint("savepoint-1");
+    stopped.note_stopped().unwrap();
+    stopped.delete_savepoint().unwrap();
+    stopped.note_stopped().unwrap();
+    assert!(!stopped.is_stopped().unwrap(), "nothing is made where it was");
     assert!(!at("savepoint-1").exists());
 
     let storage = savepoint("savepoint-2");
@@ -224,6 +228,20 @@ fn a_savepoint_is_deleted_with_its_files_and_nothing_else() {
     check_refused("job/chk-4");
     fs::rename(at("job/chk-4"), at("job/renamed")).unwrap();
     check_refused("job/renamed");
+}
+
+#[test]
+fn the_number_of_the_last_savepoint_is_noted() {
+    let directory = tempfile::tempdir().unwrap();
+    let storage = local(&directory.path().join("job"));
+    assert_eq!(storage.last_savepoint().unwrap(), 0);
+    for id in [9, 12] {
+        storage.note_savepoint(id).unwrap();
+        assert_eq!(storage.last_savepoint().unwrap(), id);
+    }
+    assert_eq!(storage.checkpoints().unwrap(), [0; 0]);
+    fs::write(directory.path().join("job").join(LAST_SAVEPOINT), "twelve").unwrap();
+    assert!(matches!(storage.last_savepoint(), Err(CheckpointStorageError::Damaged { .. })));
 }
 
 #[test]

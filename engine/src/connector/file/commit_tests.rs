@@ -143,6 +143,9 @@ fn a_killed_job_finds_its_output_again() {
     write(&mut writer, "a");
     let first = prepare(&mut writer, 1);
     committer.commit(first).expect("committed");
+    assert_eq!(destination.committer().committed().expect("readable"), Some(0), "it might be the job's end");
+    committer.checkpoint_committed(1).expect("noted");
+    assert_eq!(destination.committer().committed().expect("readable"), Some(1));
     write(&mut writer, "b");
     let second = prepare(&mut writer, 2);
     write(&mut writer, "c");
@@ -154,15 +157,15 @@ fn a_killed_job_finds_its_output_again() {
         assert_eq!(destination.visible(), expected.into());
         assert_eq!(destination.hidden_parts(), [""; 0], "what came behind checkpoint 2 is read again");
     }
+    assert_eq!(destination.committer().committed().expect("readable"), Some(2));
     // An older checkpoint, as the newest is damaged: what came later goes.
     destination.recover(1, Vec::new()).expect("its own");
     assert_eq!(destination.visible_names(), [destination.part("0-1")]);
-    // No checkpoint at all: to begin anew would delete rows that were committed.
-    let mut committer = destination.committer();
-    let error = text_of(&committer.prepare().expect_err("rows are there"));
-    assert!(error.contains("holds rows of the job up to checkpoint 1, but no checkpoint of it was found"), "{error}");
-    committer.abort().expect("nothing is touched");
-    assert_eq!(destination.names(), [format!(".job-{}", destination.job), destination.part("0-1")]);
+    assert_eq!(destination.committer().committed().expect("readable"), Some(1));
+    // Of another job, or of a directory that is not there, nothing is known.
+    assert_eq!(destination.committer_of(JobId::random()).committed().expect("readable"), None);
+    fs::remove_dir_all(&destination.path).expect("removable");
+    assert_eq!(destination.committer().committed().expect("readable"), None);
 }
 
 #[test]
@@ -174,6 +177,7 @@ fn a_part_that_somebody_took_away_is_told_from_one_that_is_lost() {
     write(&mut writer, "a");
     let first = prepare(&mut writer, 1);
     committer.commit(first.clone()).expect("committed");
+    committer.checkpoint_committed(1).expect("noted");
     fs::remove_file(destination.path.join(destination.part("0-1"))).expect("removable");
     destination.recover(1, first).expect("it was committed");
     write(&mut writer, "b");
@@ -337,7 +341,7 @@ fn parts_of_another_job_are_neither_taken_for_its_own_nor_removed() {
     let destination = Destination::new();
     let foreign = Destination::new();
     let savepoint = output_of_savepoint(&destination);
-    destination.committer().savepoint_taken(3, &savepoint).expect("listed");
+    destination.committer().keep(3, &savepoint).expect("listed");
     destination.committer().abort().expect("free");
     // Another job's rows of the same subtask and number.
     fs::write(destination.path.join(foreign.part("0-3")), "other\n").expect("writable");
@@ -376,10 +380,10 @@ fn rows_of_a_savepoint_survive_the_end_and_the_restarts_of_its_job() {
     committer.commit(prepare(&mut writer, 1)).expect("committed");
     write(&mut writer, "b");
     let second = prepare(&mut writer, 2);
-    committer.savepoint_taken(2, &second).expect("listed");
+    committer.keep(2, &second).expect("listed");
     write(&mut writer, "c");
     let third = [second.clone(), prepare(&mut writer, 3)].concat();
-    committer.savepoint_taken(3, &third).expect("listed");
+    committer.keep(3, &third).expect("listed");
     write(&mut writer, "d");
     drop(writer);
     // All attempts fail, and the process is killed: "d" is of no use, "b" and "c" are named.
@@ -411,14 +415,14 @@ fn rows_that_a_savepoint_holds_do_not_keep_its_own_job_from_beginning_anew() {
     let savepoint = output_of_savepoint(&destination);
     let mut committer = destination.committer();
     committer.recover(destination.restored(3, Vec::new())).expect("its own");
-    let savepoint_of_nothing = committer.savepoint_taken(4, &[]);
+    let savepoint_of_nothing = committer.keep(4, &[]);
     savepoint_of_nothing.expect("nothing to keep");
     assert!(!destination.names().iter().any(|name| name.starts_with(".savepoint-")));
     drop((committer, savepoint));
     let destination = Destination::new();
     let savepoint = output_of_savepoint(&destination);
     let mut committer = destination.committer();
-    committer.savepoint_taken(3, &savepoint).expect("listed");
+    committer.keep(3, &savepoint).expect("listed");
     // What a restart without checkpoints does.
     committer.abort().expect("free");
     committer.prepare().expect("its own");

@@ -12,11 +12,14 @@
 //! A directory is claimed for a job by a hidden file `.job-ID`, so that two jobs do not write
 //! into it, and a job that was killed finds it again. The claim holds the number of the last
 //! checkpoint that was committed: a part up to that one may have been taken away by whoever
-//! reads the output, one behind it may not.
+//! reads the output, one behind it may not. If that checkpoint is not found when the job is recovered,
+//! its storage is away, and nothing here is touched. A savepoint that stopped the job is not noted: the
+//! job does not come back to it.
 //!
 //! A savepoint commits nothing, so that its hidden parts may be committed by nobody else than a job
 //! that starts from it. A hidden file `.savepoint-NUMBER-OWNER` lists them: they survive the job, and
-//! its restarts, until they are committed or somebody removes them.
+//! its restarts, until they are committed or somebody removes them. A checkpoint that outlives its job has
+//! such a list too, if not all of it could be committed.
 //!
 //! Invariants: what is visible holds complete rows only and never changes; a
 //! committable is renamed once, however often it is committed, and never over another file.
@@ -179,6 +182,14 @@ impl Part {
         }
     }
 
+    /// The checkpoint that it belongs to.
+    fn checkpoint(&self) -> Option<CheckpointId> {
+        match self.becomes {
+            Becomes::OfCheckpoint(id) => Some(id),
+            Becomes::End { .. } => None,
+        }
+    }
+
     fn encode(&self) -> Committable {
         Committable(encoding::encode(self))
     }
@@ -331,10 +342,10 @@ pub(in crate::connector) struct FileCommitter {
     committed: CheckpointId,
     /// The job goes on from a checkpoint or savepoint.
     recovered: bool,
+    /// The claim says so, and that survives a crash of the machine.
+    claim_is_durable: bool,
     /// There are hidden parts that savepoints name.
     keeps_for_savepoints: bool,
-    /// Nothing may be removed: rows there belong to a checkpoint that was not found.
-    is_kept: bool,
 }
 
 /// What is in the directory, by name.
@@ -404,7 +415,7 @@ impl FileCommitter {
             permissions,
             claim_name: format!("{CLAIM_PREFIX}{job_id}"),
             owner: Owner::of(job_id),
-            is_kept: false,
+            claim_is_durable: false,
             keeps_for_savepoints: false,
             prepared: false,
             committed: 0,
@@ -456,27 +467,41 @@ impl FileCommitter {
             return Err(not_empty(&self.path, &others));
         }
         sync_directory(directory)?;
-        // What cannot be read says that nothing was committed: then each part must be there.
-        self.committed = self.read_committed(directory).unwrap_or(0);
+        self.committed = self.read_committed(directory)?.unwrap_or(0);
+        self.claim_is_durable = false;
         self.prepared = true;
         failpoint!("sink.claimed").map_err(io_error("write to", &self.path))
     }
 
-    /// The checkpoint up to which all is visible, as the claim says.
-    fn read_committed(&self, directory: &Path) -> Option<CheckpointId> {
-        let text = fs::read_to_string(directory.join(&self.claim_name)).ok()?;
-        text.trim().parse().ok().filter(|checkpoint_id| 0 < *checkpoint_id)
+    /// The checkpoint up to which all is visible, as the claim says, or 0; none: there is no claim.
+    fn read_committed(&self, directory: &Path) -> Result<Option<CheckpointId>, ConnectorError> {
+        let claim = directory.join(&self.claim_name);
+        let text = match fs::read_to_string(&claim) {
+            Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => return Ok(None),
+            read => read.map_err(io_error("read", &claim))?,
+        };
+        // A claim without a number says that nothing was committed: then each part must be there.
+        Ok(Some(text.trim().parse().unwrap_or(0)))
     }
 
-    /// Notes in the claim that all up to a checkpoint is visible. It need not survive a crash of
-    /// the machine: it matters only if somebody took the parts away.
+    /// Notes in the claim that all up to a checkpoint is visible. Of the numbers that this committer notes, the first
+    /// survives a crash of the machine: that there is one tells that a checkpoint must be found. Which one matters
+    /// only if somebody took parts away.
     fn note_committed(&mut self, directory: &Path, checkpoint_id: CheckpointId) -> Result<(), ConnectorError> {
         if checkpoint_id <= self.committed {
             return Ok(());
         }
         self.committed = checkpoint_id;
-        let claim = directory.join(&self.claim_name);
-        fs::write(&claim, format!("{checkpoint_id}\n")).map_err(io_error("write to", &claim))
+        let path = directory.join(&self.claim_name);
+        let text = format!("{checkpoint_id}\n");
+        // Written over: at no moment is there none.
+        let noted = OpenOptions::new().write(true).create(true).truncate(false).open(&path).and_then(|mut claim| {
+            claim.write_all(text.as_bytes())?;
+            claim.set_len(text.len() as u64)?;
+            if self.claim_is_durable { Ok(()) } else { claim.sync_all() }
+        });
+        self.claim_is_durable |= noted.is_ok();
+        noted.map_err(io_error("write to", &path))
     }
 
     fn release_claim(&self, directory: &Path) -> Result<(), ConnectorError> {
@@ -516,7 +541,7 @@ impl FileCommitter {
 
     /// True if the part was made visible and somebody took it away.
     fn was_committed(&self, part: &Part) -> bool {
-        matches!(part.becomes, Becomes::OfCheckpoint(id) if id <= self.committed)
+        part.checkpoint().is_some_and(|id| id <= self.committed)
     }
 
     /// Makes the parts of a job visible. Those that are nowhere are an error, unless `was_committed`: then
@@ -529,13 +554,9 @@ impl FileCommitter {
         was_committed: bool,
     ) -> Result<(), ConnectorError> {
         failpoint!("sink.commit").map_err(io_error("write to", directory))?;
-        let mut committed = self.committed;
         let mut elsewhere = BTreeSet::new();
         let mut missing = Vec::new();
         for part in parts {
-            if let Becomes::OfCheckpoint(id) = part.becomes {
-                committed = committed.max(id);
-            }
             let (part_directory, visible_name) = (PathBuf::from(&part.directory), part.visible_name(owner));
             match self.commit_part(directory, part, owner) {
                 Ok(None) => {}
@@ -563,7 +584,6 @@ impl FileCommitter {
         }
         sync_directory(directory)?;
         failpoint!("sink.commit.synced").map_err(io_error("write to", directory))?;
-        self.note_committed(directory, committed)?;
         if self.keeps_for_savepoints {
             SavepointParts::forget_committed(directory)?;
             self.keeps_for_savepoints = !SavepointParts::read_all(directory)?.is_empty();
@@ -586,7 +606,9 @@ impl FileCommitter {
         remove_files(directory, later, &format!("of checkpoints behind checkpoint {checkpoint_id}"))?;
         remove_files(directory, unnamed, &format!("that checkpoint {checkpoint_id} does not hold"))?;
         failpoint!("sink.recover.removed").map_err(io_error("write to", directory))?;
+        let committed = parts.iter().filter_map(Part::checkpoint).max().unwrap_or(0);
         self.commit_parts(directory, parts, Owner::of(restored.job), restored.was_committed)?;
+        self.note_committed(directory, committed)?;
         // What was committed of later checkpoints is gone.
         if checkpoint_id < self.committed {
             self.committed = 0;
@@ -731,6 +753,10 @@ fn sync_directory(directory: &Path) -> Result<(), ConnectorError> {
 }
 
 impl SinkCommitter for FileCommitter {
+    fn committed(&self) -> Result<Option<CheckpointId>, ConnectorError> {
+        self.read_committed(&self.permissions.writable(&self.path)?)
+    }
+
     fn prepare(&mut self) -> Result<(), ConnectorError> {
         let directory = self.directory()?;
         let contents = self.contents(&directory)?;
@@ -740,13 +766,6 @@ impl SinkCommitter for FileCommitter {
         // What this job left behind when it was prepared before is no obstacle.
         if contents.is_foreign || is_of_others || !(contents.claimed || is_empty) {
             return Err(self.refuse(&directory));
-        }
-        if contents.claimed
-            && let Some(checkpoint_id) = self.read_committed(&directory)
-        {
-            // The checkpoint that these rows belong to was not found: to begin anew would delete them.
-            self.is_kept = true;
-            return Err(ConnectorError::CheckpointMissing { path: self.path.clone(), checkpoint_id });
         }
         self.claim(&directory)?;
         let parts: Vec<_> = contents.hidden.iter().chain(contents.visible.iter().map(|(_, name)| name)).collect();
@@ -799,16 +818,20 @@ impl SinkCommitter for FileCommitter {
         self.commit_parts(&directory, parts, self.owner, false)
     }
 
-    fn savepoint_taken(
-        &mut self,
-        checkpoint_id: CheckpointId,
-        committables: &[Committable],
-    ) -> Result<(), ConnectorError> {
+    fn checkpoint_committed(&mut self, checkpoint_id: CheckpointId) -> Result<(), ConnectorError> {
+        let directory = self.permissions.writable(&self.path)?;
+        self.note_committed(&directory, checkpoint_id)
+    }
+
+    fn keep(&mut self, checkpoint_id: CheckpointId, committables: &[Committable]) -> Result<(), ConnectorError> {
         if committables.is_empty() {
             return Ok(());
         }
         let directory = self.permissions.writable(&self.path)?;
         let parts = committables.iter().map(Part::decode).collect::<Result<Vec<_>, _>>()?;
+        if !parts.iter().any(|part| directory.join(part.hidden.to_string()).exists()) {
+            return Ok(());
+        }
         let path = directory.join(format!("{SAVEPOINT_PREFIX}{checkpoint_id}-{}", self.owner));
         let list: String = parts.iter().map(|part| format!("{}\n", part.hidden)).collect();
         let mut file = File::create(&path).map_err(io_error("write to", &path))?;
@@ -819,9 +842,6 @@ impl SinkCommitter for FileCommitter {
 
     fn abort(&mut self) -> Result<(), ConnectorError> {
         let directory = self.permissions.writable(&self.path)?;
-        if self.is_kept {
-            return Ok(());
-        }
         // A claim without preparation was left by a JobMaster of this job that died.
         if !self.prepared && !directory.join(&self.claim_name).exists() {
             return Ok(());

@@ -206,7 +206,7 @@ impl Simulation {
             Event::Storage => {
                 let mut storage = self.harness.store.0.lock().unwrap();
                 let stores = match storage.tasks.front() {
-                    Some(StorageTask::Store(metadata, _)) => Some((**metadata).clone()),
+                    Some(StorageTask::Store(metadata, ..)) => Some((**metadata).clone()),
                     _ => None,
                 };
                 let answer = storage.perform();
@@ -442,7 +442,7 @@ impl Simulation {
     fn check_stores(&mut self) {
         let storage = self.harness.store.0.lock().unwrap();
         let stores = storage.tasks.iter().filter_map(|task| match task {
-            StorageTask::Store(metadata, _) => Some(metadata.checkpoint_id),
+            StorageTask::Store(metadata, ..) => Some(metadata.checkpoint_id),
             _ => None,
         });
         let ids: Vec<_> = stores.filter(|id| !self.checked.contains(id)).collect();

@@ -504,6 +504,57 @@ fn the_next_job_master_goes_on_from_the_newest_readable_checkpoint() {
     assert!(next.failures()[0].1.starts_with("none of the checkpoints in /state/checkpoints/"));
 }
 
+/// The directory of checkpoints is not there yet, or is empty, as before it is mounted.
+#[test]
+fn a_job_whose_checkpoints_are_away_touches_no_destination_and_is_tried_again() {
+    let committed = |id: &str| exchange(1).option("committed", id);
+    let waits = |graph: GraphBuilder, settings: &[(&str, &str)], store: FakeStore| {
+        let mut harness = Harness::start_with(graph, settings, store);
+        assert_eq!(harness.status(), JobStatus::Suspended, "it stays stored");
+        let journal = harness.journal.take();
+        let is_touched = |line: &String| ["prepare", "recover", "abort"].iter().any(|begin| line.starts_with(begin));
+        assert!(!journal.iter().any(is_touched), "{journal:?}");
+        let sent = harness.take_sent();
+        let [Message::Dispatcher(DispatcherMessage::JobMasterFailed(failed))] =
+            sent.iter().map(|envelope| &envelope.message).collect::<Vec<_>>()[..]
+        else {
+            panic!("{sent:?}")
+        };
+        assert_eq!(failed.cause.recoverability, Recoverability::Recoverable);
+        failed.cause.message.clone()
+    };
+    let message = waits(committed("5"), SETTINGS, FakeStore::default());
+    let expected = "the output of sink \"sink\" holds rows of the job up to checkpoint 5, but none of its checkpoints is in \
+                    /state/checkpoints/";
+    assert!(message.starts_with(expected), "{message}");
+
+    // The savepoint that the job started from is there, but is not what it last committed.
+    let (mut harness, deployed) = Harness::running(committed("0"), SETTINGS);
+    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
+    let trigger = triggered(&harness.take_to_task_executors()).remove(0);
+    let id = trigger.checkpoint_id;
+    harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
+    harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+    harness.journal.take();
+    harness.perform_storage();
+    assert_eq!(harness.journal.take(), ["commit a"], "the job does not come back to it");
+    let store = harness.store.clone();
+    let settings = [SETTINGS, &[("execution.state-recovery.path", trigger.options.location.0.as_str())]].concat();
+    waits(committed(&(id + 1).to_string()), &settings, store.clone());
+    let (mut other, deployed) = Harness::running_with(committed(&id.to_string()), &settings, store.clone());
+    assert_eq!(restored_ids(&deployed), [Some(id); 2]);
+    let own = other.trigger()[0].checkpoint_id;
+    other.acknowledge(deployed[0].attempt, own, state(&[], &[]));
+    other.acknowledge(deployed[1].attempt, own, state(&[], &["b"]));
+    other.journal.take();
+    other.perform_storage();
+    assert_eq!(other.journal.take(), ["commit b".to_owned(), format!("committed {own}")]);
+    // The newest one is damaged or was deleted: there are others.
+    let (_, deployed) = Harness::running_with(committed(&(own + 1).to_string()), &settings, store);
+    assert_eq!(restored_ids(&deployed), [Some(own); 2]);
+}
+
 #[test]
 fn a_job_starts_from_the_savepoint_of_another() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
@@ -519,7 +570,7 @@ fn a_job_starts_from_the_savepoint_of_another() {
     harness.journal.take();
     harness.perform_storage();
     // Its rows are not committed, but kept for those who start from it.
-    assert_eq!(harness.journal.take(), [format!("savepoint {id}: a")]);
+    assert_eq!(harness.journal.take(), [format!("keep {id}: a")]);
     let answers = harness.take_answers();
     let [(3, Ok(TakenSnapshot { location, .. }))] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!(notified(&harness.take_to_task_executors(), id), []);
@@ -610,10 +661,47 @@ fn a_job_stops_with_a_savepoint() {
     let answers = harness.take_answers();
     let [(9, Ok(taken))] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!((taken.checkpoint_id, &taken.location), (id, &trigger.options.location));
-    // Its output was committed before anybody was told of it.
+    assert_eq!(harness.master.details().stopped_with.as_ref(), Some(&taken.location));
+    // Its output was committed, and stays so once that end of the job is durable.
     let settings = [SETTINGS, &[("execution.state-recovery.path", taken.location.0.as_str())]].concat();
     let (other, _) = Harness::running_with(exchange(1), &settings, harness.store.clone());
+    assert!(other.journal.take().contains(&format!("recover {id}: a")));
+    harness.store.0.lock().unwrap().stopped.insert(taken.location.clone());
+    let (mut other, deployed) = Harness::running_with(exchange(1), &settings, harness.store.clone());
     assert!(other.journal.take().contains(&format!("recover {id}: a, which were committed")));
+    other.fail_and_restart(deployed[0].attempt, "guest-panic");
+    assert!(other.journal.take().contains(&format!("recover {id}: a, which were committed")));
+}
+
+/// Its files would pass for those of the savepoint.
+#[test]
+fn the_number_of_a_savepoint_is_not_drawn_again_by_the_next_job_master() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let before = harness.complete_checkpoint(&deployed);
+    let directory = Some(SnapshotLocation("/points".to_owned()));
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(3, SnapshotRequest::Savepoint(directory)));
+    let savepoint = before + 1;
+    harness.acknowledge_all(&deployed, savepoint);
+    harness.perform_storage();
+    assert!(matches!(harness.take_answers().as_slice(), [(3, Ok(_))]));
+    let (mut next, deployed) = Harness::running_with(exchange(1), SETTINGS, harness.store.clone());
+    assert_eq!(restored_ids(&deployed), [Some(before); 2]);
+    assert_eq!(next.trigger()[0].checkpoint_id, savepoint + 1);
+}
+
+#[test]
+fn a_job_that_goes_on_after_its_savepoint_has_not_stopped_with_it() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
+    let id = triggered(&harness.take_to_task_executors()).remove(0).checkpoint_id;
+    harness.acknowledge_all(&deployed, id);
+    harness.perform_storage();
+    let fresh = harness.fail_and_restart(deployed[1].attempt, "guest-panic");
+    harness.run(&fresh);
+    fresh.iter().for_each(|deployment| harness.report(deployment.attempt, TaskState::Finished));
+    assert_eq!(harness.status(), JobStatus::Finished);
+    assert_eq!(harness.master.details().stopped_with, None);
 }
 
 #[test]
@@ -660,13 +748,13 @@ fn rows_of_a_savepoint_are_kept_before_a_restart_goes_on() {
     harness.perform_storage();
     let journal = harness.journal.take();
     let place = |entry: &str| journal.iter().position(|other| other == entry).expect("noted");
-    assert!(place(&format!("savepoint {id}: a")) < place(&format!("recover {before}: ")), "{journal:?}");
+    assert!(place(&format!("keep {id}: a")) < place(&format!("recover {before}: ")), "{journal:?}");
     assert!(matches!(harness.take_answers().as_slice(), [(3, Ok(_))]));
 }
 
 #[test]
 fn a_savepoint_whose_rows_cannot_be_kept_is_refused() {
-    let (mut harness, deployed) = Harness::running(exchange(1).option("fail", "savepoint"), SETTINGS);
+    let (mut harness, deployed) = Harness::running(exchange(1).option("fail", "keep"), SETTINGS);
     let directory = Some(SnapshotLocation("/points".to_owned()));
     harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(3, SnapshotRequest::Savepoint(directory)));
     let id = triggered(&harness.take_to_task_executors())[0].checkpoint_id;
@@ -675,7 +763,7 @@ fn a_savepoint_whose_rows_cannot_be_kept_is_refused() {
     harness.perform_storage();
     let answers = harness.take_answers();
     let [(3, Err(message))] = answers.as_slice() else { panic!("{answers:?}") };
-    let expected = format!("could not keep the rows that savepoint {id} holds of sink \"sink\"");
+    let expected = format!("could not keep the rows that savepoint or checkpoint {id} holds of sink \"sink\"");
     assert!(message.starts_with(&expected), "{message}");
     assert_eq!(harness.status(), JobStatus::Running);
 }
@@ -707,6 +795,35 @@ fn a_commit_that_fails_is_made_good_by_a_restart() {
     harness.end_canceled();
     harness.advance(10 * SECOND);
     assert!(harness.journal.take().contains(&format!("recover {id}: a")));
+}
+
+/// What is not committed of a checkpoint that another job can go on from.
+#[test]
+fn a_job_that_ends_keeps_what_its_last_checkpoint_holds_if_that_outlives_it() {
+    let failed = |settings: &[(&str, &str)]| {
+        let settings = [SETTINGS, settings].concat();
+        let (mut harness, deployed) = Harness::running(exchange(1).option("fail", "commit"), &settings);
+        let id = harness.trigger()[0].checkpoint_id;
+        harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
+        harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
+        harness.journal.take();
+        harness.perform_storage();
+        (harness, id)
+    };
+    let (mut harness, id) = failed(&[("restart-strategy.type", "none")]);
+    harness.end_canceled();
+    assert_eq!(harness.status(), JobStatus::Failed);
+    assert_eq!(harness.journal.take(), ["commit a".to_owned(), format!("keep {id}: a"), "abort".to_owned()]);
+    for (retention, kept) in [("RETAIN_ON_CANCELLATION", true), ("DELETE_ON_CANCELLATION", false)] {
+        let (mut harness, id) = failed(&[("execution.checkpointing.externalized-checkpoint-retention", retention)]);
+        assert_eq!(harness.status(), JobStatus::Restarting);
+        harness.journal.take();
+        harness.end_canceled();
+        harness.deliver(Address::Dispatcher, JobMasterMessage::Cancel);
+        assert_eq!(harness.status(), JobStatus::Canceled);
+        let expected = kept.then(|| format!("keep {id}: a")).into_iter().chain(["abort".to_owned()]);
+        assert_eq!(harness.journal.take(), expected.collect::<Vec<_>>(), "{retention}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::{
         config::options,
         ids::{ExecutionAttemptId, JobVertexId},
         status::{ExecutionState, JobStatus},
-        stream_element::{CheckpointId, SnapshotKind, SnapshotLocation},
+        stream_element::{CheckpointId, SnapshotLocation},
     },
     checkpoint::{JobRestore, assign_state},
     failpoint,
@@ -242,13 +242,16 @@ impl JobMaster {
         }
         if let (None, Some(path)) = (self.checkpoints.latest(), self.configuration.get(&options::RECOVERY_PATH)) {
             let (location, id) = SnapshotLocation::resolve(&path);
-            let metadata = self.checkpoint_store.load(&location, id).map_err(|problem| {
+            let loaded = self.checkpoint_store.load(&location, id);
+            let loaded = loaded.and_then(|metadata| Ok((metadata, self.checkpoint_store.is_stopped(&location)?)));
+            let (metadata, is_stopped) = loaded.map_err(|problem| {
                 let message = format!(
                     "the job cannot start from {path}: {problem}; name a checkpoint (…/chk-N) or a savepoint \
                      that is whole"
                 );
                 checkpoint_failure("restore", message, recoverability_of(&problem))
             })?;
+            self.start_was_committed = metadata.kind.is_savepoint() && is_stopped;
             self.checkpoints.start_from(CompletedCheckpoint { metadata: metadata.into(), location });
         }
         let allow = self.configuration.get(&options::RECOVERY_IGNORE_UNCLAIMED);
@@ -274,6 +277,16 @@ impl JobMaster {
             let message = format!("the checkpoints of the job cannot be listed: {problem}");
             checkpoint_failure("restore", message, recoverability_of(&problem))
         })?;
+        match self.checkpoint_store.last_savepoint(&location) {
+            Ok(id) => self.checkpoints.skip_ids(id),
+            Err(StoreProblem::Unavailable(problem)) => {
+                let message = format!("the number of the last savepoint of the job cannot be read: {problem}");
+                return Err(checkpoint_failure("restore", message, Recoverability::Recoverable));
+            }
+            Err(StoreProblem::Unusable(problem)) => {
+                tracing::warn!(job = %self.job(), "the number of the last savepoint is not known: {problem}");
+            }
+        }
         let Some(last_id) = ids.last().copied() else { return Ok(()) };
         let (mut readable, mut damaged) = (Vec::new(), Vec::new());
         for id in ids {
@@ -362,7 +375,7 @@ impl JobMaster {
         let connectors = RestoredConnectors {
             job: metadata.job,
             checkpoint_id: metadata.checkpoint_id,
-            was_committed: matches!(metadata.kind, SnapshotKind::StopWithSavepoint(_)),
+            was_committed: metadata.kind.is_savepoint() && self.start_was_committed,
             sources,
             committables,
             nodes,

@@ -23,6 +23,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -160,6 +161,8 @@ pub struct JobMaster {
     checkpoint_store: Box<dyn CheckpointStore>,
     /// Whether the checkpoints of a job that failed outlive the process.
     checkpoints_are_kept: bool,
+    /// What the user had the job start from is a savepoint that another stopped with.
+    start_was_committed: bool,
     /// What fresh attempts go on from, until they are deployed.
     restores: BTreeMap<VertexIndex, TaskRestore>,
     /// Subtasks whose current attempts were deployed with a checkpoint and do not run yet.
@@ -229,6 +232,7 @@ impl JobMaster {
             checkpoints: CheckpointCoordinator::new(job_graph.job_id, checkpoints),
             checkpoint_store: parts.checkpoint_store,
             checkpoints_are_kept,
+            start_was_committed: false,
             restores: BTreeMap::new(),
             restoring: BTreeSet::new(),
             at_end_of_data: BTreeSet::new(),
@@ -314,6 +318,7 @@ impl JobMaster {
             root_failure: self.root_failure.clone(),
             failures: self.failures.iter().cloned().collect(),
             checkpoints: self.checkpoints.statistics().map(Box::new),
+            stopped_with: self.checkpoints.stopped_with().cloned(),
         }
     }
 
@@ -331,7 +336,10 @@ impl JobMaster {
     fn start(&mut self, now: Timestamp) {
         let initialized = match self.restore_at_start(now) {
             Ok(restored) => {
-                let initialized = self.coordinators.initialize_on_master(&self.job_graph.vertices, restored);
+                let vertices = &self.job_graph.vertices;
+                let location = &self.checkpoints.settings().location;
+                let empty = self.checkpoints.latest_own().is_none().then_some(location);
+                let initialized = self.coordinators.initialize_on_master(vertices, restored, empty);
                 initialized.map_err(operator_coordinators::CoordinatorError::into_failure)
             }
             Err(cause) => Err(cause),
@@ -536,7 +544,9 @@ impl JobMaster {
     }
 
     fn end_unsuccessfully(&mut self, status: JobStatus, now: Timestamp) {
-        for error in self.coordinators.abort() {
+        let outlives = self.checkpoints_are_kept && self.checkpoints.settings().retention.keeps(status);
+        let kept = self.checkpoints.latest_own().filter(|_| outlives).map(|kept| Arc::clone(&kept.metadata));
+        for error in self.coordinators.abort(kept.as_deref(), &self.job_graph.vertices) {
             self.record_failure(error.into_failure(), None, Consequence::JobGoesOn, now);
         }
         if status == JobStatus::Failed {

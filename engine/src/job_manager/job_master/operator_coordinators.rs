@@ -17,8 +17,9 @@ use crate::{
     base::{
         clock::Timestamp,
         ids::{ExecutionVertexId, JobId, JobVertexId},
-        stream_element::CheckpointId,
+        stream_element::{CheckpointId, SnapshotLocation},
     },
+    checkpoint::CheckpointMetadata,
     connector::{
         AlignmentOptions, Committable, ConnectorError, Permissions, RestoredOutput, RestoredSource, SinkCommitter,
         SourceSplit, SplitAssignment, SplitEnumerator,
@@ -88,6 +89,20 @@ pub enum CoordinatorError {
         /// Why not.
         source: ConnectorError,
     },
+    /// Rows that were committed would be taken back if the job went on without its checkpoints.
+    #[error(
+        "the output of sink \"{operator}\" holds rows of the job up to checkpoint {checkpoint_id}, but none of its \
+         checkpoints is in {location}: make that directory available again (is it mounted?), or submit the job under \
+         another id with an output directory of its own"
+    )]
+    CheckpointMissing {
+        /// Name of the operator.
+        operator: String,
+        /// The last checkpoint whose rows are visible.
+        checkpoint_id: CheckpointId,
+        /// Where the job's checkpoints should be.
+        location: SnapshotLocation,
+    },
     /// The output of a sink is not what it was at the checkpoint.
     #[error("could not bring the output of sink \"{operator}\" to checkpoint {checkpoint_id}")]
     Recover {
@@ -108,12 +123,12 @@ pub enum CoordinatorError {
         /// Why not.
         source: ConnectorError,
     },
-    /// Rows of a savepoint cannot be kept for those who start from it.
-    #[error("could not keep the rows that savepoint {checkpoint_id} holds of sink \"{operator}\"")]
-    KeepForSavepoint {
+    /// Rows of a savepoint, or of a checkpoint that outlives its job, cannot be kept for those who start from it.
+    #[error("could not keep the rows that savepoint or checkpoint {checkpoint_id} holds of sink \"{operator}\"")]
+    Keep {
         /// Name of the operator.
         operator: String,
-        /// The savepoint.
+        /// The savepoint or checkpoint.
         checkpoint_id: CheckpointId,
         /// Why not.
         source: ConnectorError,
@@ -159,8 +174,8 @@ impl CoordinatorError {
             | Self::PrepareSink { source, .. }
             | Self::Recover { source, .. }
             | Self::CommitCheckpoint { source, .. }
-            | Self::KeepForSavepoint { source, .. } => recoverability(source),
-            Self::SplitsForgotten { .. } => Recoverability::Recoverable,
+            | Self::Keep { source, .. } => recoverability(source),
+            Self::SplitsForgotten { .. } | Self::CheckpointMissing { .. } => Recoverability::Recoverable,
             Self::Commit { .. } | Self::Abort { .. } => Recoverability::Unrecoverable,
             Self::UnknownSource(_) | Self::UnknownSink(_) => Recoverability::Unrecoverable,
         };
@@ -185,7 +200,6 @@ fn recoverability(error: &ConnectorError) -> Recoverability {
         | ConnectorError::Option { .. }
         | ConnectorError::NoArtifact { .. }
         | ConnectorError::NotGranted { .. }
-        | ConnectorError::CheckpointMissing { .. }
         | ConnectorError::DestinationNotEmpty { .. }
         | ConnectorError::BadRow { .. }
         | ConnectorError::SharedDestination { .. }
@@ -225,7 +239,7 @@ pub struct RestoredConnectors {
     pub job: JobId,
     /// The checkpoint.
     pub checkpoint_id: CheckpointId,
-    /// It is a savepoint whose output was committed before anybody was told of it.
+    /// It is a savepoint that its job stopped with: all of its output was committed.
     pub was_committed: bool,
     /// By node.
     pub sources: BTreeMap<u32, RestoredSource>,
@@ -280,6 +294,9 @@ impl OperatorCoordinators {
     /// Makes all coordinators, as they were at a checkpoint if one is restored, and checks inputs and
     /// destinations. Source: `JobVertex.initializeOnMaster`.
     ///
+    /// `empty` is where checkpoints of this job were looked for and none was found. Then no destination may say that one
+    /// was committed: the checkpoints are away, as before a mount, and what is there must not be taken back.
+    ///
     /// # Errors
     /// Returns the first failure; destinations that were prepared are cleaned again, unless a
     /// checkpoint is restored.
@@ -287,14 +304,28 @@ impl OperatorCoordinators {
         &mut self,
         vertices: &[JobVertex],
         mut restored: Option<RestoredConnectors>,
+        empty: Option<&SnapshotLocation>,
     ) -> Result<(), CoordinatorError> {
         let is_fresh = restored.is_none();
-        let result = vertices
+        let start = restored.as_ref().map_or(0, |restored| restored.checkpoint_id);
+        // No destination is touched before all are looked at.
+        vertices
             .iter()
             .flat_map(|vertex| vertex.operators.iter().map(move |operator| (vertex, operator)))
-            .try_for_each(|(vertex, operator)| self.initialize_operator(vertex, operator, restored.as_mut()));
+            .try_for_each(|(vertex, operator)| self.create_coordinator(vertex, operator, restored.as_mut()))?;
+        for sink in self.sinks.values() {
+            sink.check_committed(start, empty)?;
+        }
+        let mut prepared = BTreeSet::new();
+        let result = self.sinks.iter_mut().try_for_each(|(node, sink)| {
+            let restored = restored.as_mut().filter(|restored| restored.nodes.contains(node));
+            sink.prepare(restored.map(|restored| restored.take_output(*node)))?;
+            prepared.insert(*node);
+            Ok(())
+        });
         if result.is_err() && is_fresh {
-            for error in self.abort() {
+            self.sinks.retain(|node, _| prepared.contains(node));
+            for error in self.abort(None, vertices) {
                 tracing::warn!("{}", error.into_failure().message);
             }
         }
@@ -307,7 +338,7 @@ impl OperatorCoordinators {
         sources.map(|source| source.use_.operator.as_str()).collect()
     }
 
-    fn initialize_operator(
+    fn create_coordinator(
         &mut self,
         vertex: &JobVertex,
         operator: &ChainedOperator,
@@ -339,22 +370,8 @@ impl OperatorCoordinators {
                 let use_ = use_of(connector, node.input_types.first());
                 let error = |source| CoordinatorError::PrepareSink { operator: node.name.clone(), source };
                 let Use { connector, parallelism, record_type, .. } = &use_;
-                let mut committer =
-                    (self.connectors.committers)(connector, *parallelism, record_type, &self.permissions)
-                        .map_err(error)?;
-                match restored.filter(|restored| restored.nodes.contains(&node.id)) {
-                    Some(restored) => {
-                        let output = restored.take_output(node.id);
-                        let checkpoint_id = output.checkpoint_id;
-                        let operator = || node.name.clone();
-                        committer.recover(output).map_err(|source| CoordinatorError::Recover {
-                            operator: operator(),
-                            checkpoint_id,
-                            source,
-                        })?;
-                    }
-                    None => committer.prepare().map_err(error)?,
-                }
+                let committer = (self.connectors.committers)(connector, *parallelism, record_type, &self.permissions)
+                    .map_err(error)?;
                 let committables = BTreeMap::new();
                 self.sinks.insert(node.id, SinkCoordinator { use_, committer, committables });
             }
@@ -405,7 +422,7 @@ impl OperatorCoordinators {
     /// # Errors
     /// Returns the first failure to commit; all sinks are tried.
     pub fn checkpoint_completed(&mut self, parts: CompletedParts) -> Result<(), CoordinatorError> {
-        let CompletedParts { id, mut splits, committables } = parts;
+        let CompletedParts { id, is_savepoint, mut splits, committables } = parts;
         for (node, source) in &mut self.sources {
             source.dealt.checkpoint_completed(id, source.use_.parallelism);
             let of_node = splits.extract_if(.., |(other, _), _| other == node);
@@ -415,7 +432,12 @@ impl OperatorCoordinators {
         for (node, committables) in committables {
             let Some(sink) = self.sinks.get_mut(&node) else { continue };
             let operator = || sink.use_.operator.clone();
-            let committed = sink.committer.commit(committables).map_err(|source| CoordinatorError::CommitCheckpoint {
+            let mut committed = sink.committer.commit(committables);
+            // A job whose savepoint is complete, but that did not stop, goes back to its latest checkpoint.
+            if committed.is_ok() && !is_savepoint {
+                committed = sink.committer.checkpoint_committed(id);
+            }
+            let committed = committed.map_err(|source| CoordinatorError::CommitCheckpoint {
                 operator: operator(),
                 checkpoint_id: id,
                 source,
@@ -437,9 +459,11 @@ impl OperatorCoordinators {
         for (node, committables) in committables {
             let Some(sink) = self.sinks.get_mut(node) else { continue };
             let operator = || sink.use_.operator.clone();
-            sink.committer
-                .savepoint_taken(checkpoint_id, committables)
-                .map_err(|source| CoordinatorError::KeepForSavepoint { operator: operator(), checkpoint_id, source })?;
+            sink.committer.keep(checkpoint_id, committables).map_err(|source| CoordinatorError::Keep {
+                operator: operator(),
+                checkpoint_id,
+                source,
+            })?;
         }
         Ok(())
     }
@@ -560,13 +584,22 @@ impl OperatorCoordinators {
         Ok(())
     }
 
-    /// Removes the output that is not visible; returns what went wrong.
-    pub fn abort(&mut self) -> Vec<CoordinatorError> {
+    /// Removes the output that is not visible; returns what went wrong. What a checkpoint that outlives the job
+    /// holds is kept: it may be complete and not committed.
+    pub fn abort(&mut self, kept: Option<&CheckpointMetadata>, vertices: &[JobVertex]) -> Vec<CoordinatorError> {
+        let kept = kept.map(|kept| (kept.checkpoint_id, kept.committables(vertices)));
         self.sinks
-            .values_mut()
-            .filter_map(|sink| {
+            .iter_mut()
+            .filter_map(|(node, sink)| {
                 sink.committables.clear();
                 let operator = sink.use_.operator.clone();
+                if let Some((checkpoint_id, kept)) = &kept
+                    && let Some(committables) = kept.get(node)
+                    && let Err(source) = sink.committer.keep(*checkpoint_id, committables)
+                {
+                    // Nothing goes; the job's cleaner tries again.
+                    return Some(CoordinatorError::Keep { operator, checkpoint_id: *checkpoint_id, source });
+                }
                 sink.committer.abort().err().map(|source| CoordinatorError::Abort { operator, source })
             })
             .collect()
@@ -574,6 +607,40 @@ impl OperatorCoordinators {
 }
 
 impl SinkCoordinator {
+    /// Fails if a checkpoint behind `start`, which the job is to go on from, was committed, and none was found in `empty`.
+    fn check_committed(&self, start: CheckpointId, empty: Option<&SnapshotLocation>) -> Result<(), CoordinatorError> {
+        let operator = || self.use_.operator.clone();
+        let Some(location) = empty else { return Ok(()) };
+        let committed = self.committer.committed();
+        let committed = committed.map_err(|source| CoordinatorError::PrepareSink { operator: operator(), source })?;
+        match committed.filter(|committed| start < *committed) {
+            Some(checkpoint_id) => {
+                let location = location.clone();
+                Err(CoordinatorError::CheckpointMissing { operator: operator(), checkpoint_id, location })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the destination what it was at a checkpoint, or ready for a job that begins anew.
+    fn prepare(&mut self, restored: Option<RestoredOutput>) -> Result<(), CoordinatorError> {
+        let operator = || self.use_.operator.clone();
+        match restored {
+            Some(restored) => {
+                let checkpoint_id = restored.checkpoint_id;
+                self.committer.recover(restored).map_err(|source| CoordinatorError::Recover {
+                    operator: operator(),
+                    checkpoint_id,
+                    source,
+                })
+            }
+            None => self
+                .committer
+                .prepare()
+                .map_err(|source| CoordinatorError::PrepareSink { operator: operator(), source }),
+        }
+    }
+
     /// `restored` is what the subtasks go on from.
     fn subtasks_reset(&mut self, subtasks: &[u32], restored: Option<RestoredOutput>) -> Result<(), CoordinatorError> {
         for subtask_index in subtasks {
@@ -583,17 +650,11 @@ impl SinkCoordinator {
             // Others go on writing, so that cleaning waits until the job has ended.
             return Ok(());
         }
-        let operator = || self.use_.operator.clone();
-        if let Some(restored) = restored {
-            let checkpoint_id = restored.checkpoint_id;
-            return self.committer.recover(restored).map_err(|source| CoordinatorError::Recover {
-                operator: operator(),
-                checkpoint_id,
-                source,
-            });
+        if restored.is_none() {
+            let operator = || self.use_.operator.clone();
+            self.committer.abort().map_err(|source| CoordinatorError::Abort { operator: operator(), source })?;
         }
-        self.committer.abort().map_err(|source| CoordinatorError::Abort { operator: operator(), source })?;
-        self.committer.prepare().map_err(|source| CoordinatorError::PrepareSink { operator: operator(), source })
+        self.prepare(restored)
     }
 }
 

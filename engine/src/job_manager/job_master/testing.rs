@@ -260,6 +260,18 @@ struct JournalCommitter {
 }
 
 impl SinkCommitter for JournalCommitter {
+    /// As the option `committed` says, which also has noted what is said of that.
+    fn committed(&self) -> Result<Option<CheckpointId>, ConnectorError> {
+        Ok(self.spec.options.get("committed").and_then(|committed| committed.parse().ok()))
+    }
+
+    fn checkpoint_committed(&mut self, id: CheckpointId) -> Result<(), ConnectorError> {
+        if self.spec.options.contains_key("committed") {
+            self.journal.note(format!("committed {id}"));
+        }
+        Ok(())
+    }
+
     fn recover(&mut self, restored: RestoredOutput) -> Result<(), ConnectorError> {
         let RestoredOutput { checkpoint_id, committables, was_committed, .. } = restored;
         let committed = if was_committed { ", which were committed" } else { "" };
@@ -267,9 +279,9 @@ impl SinkCommitter for JournalCommitter {
         fail_if(&self.spec, "recover")
     }
 
-    fn savepoint_taken(&mut self, id: CheckpointId, committables: &[Committable]) -> Result<(), ConnectorError> {
-        self.journal.note(format!("savepoint {id}: {}", names(committables.to_vec())));
-        fail_if(&self.spec, "savepoint")
+    fn keep(&mut self, id: CheckpointId, committables: &[Committable]) -> Result<(), ConnectorError> {
+        self.journal.note(format!("keep {id}: {}", names(committables.to_vec())));
+        fail_if(&self.spec, "keep")
     }
 
     fn prepare(&mut self) -> Result<(), ConnectorError> {
@@ -312,6 +324,9 @@ pub(super) struct FakeStorage {
     pub(super) is_undeletable: bool,
     /// Nothing can be listed.
     pub(super) is_unavailable: bool,
+    pub(super) last_savepoint: CheckpointId,
+    /// Savepoints that their jobs stopped with.
+    pub(super) stopped: BTreeSet<SnapshotLocation>,
     /// Files of state that are there.
     pub(super) files: Vec<String>,
     /// In the order in which they went.
@@ -334,9 +349,10 @@ impl FakeStorage {
     /// Does the next task.
     pub(super) fn perform(&mut self) -> Option<JobMasterMessage> {
         Some(match self.tasks.pop_front()? {
-            StorageTask::Store(metadata, location) => {
+            StorageTask::Store(metadata, location, beside) => {
                 let id = metadata.checkpoint_id;
                 let mut result = self.check(id).map_err(|problem| problem.to_string());
+                self.last_savepoint = if beside.is_some() { id } else { self.last_savepoint };
                 if result.is_ok() {
                     let former = self.stored.insert((location, id), (*metadata).clone());
                     assert!(former.is_none(), "checkpoint {id} is stored twice");
@@ -390,6 +406,14 @@ impl CheckpointStore for FakeStore {
         let key = storage.stored.keys().find(is_it).ok_or_else(missing)?;
         storage.check(key.1)?;
         Ok(storage.stored[key].clone())
+    }
+
+    fn last_savepoint(&self, _: &SnapshotLocation) -> Result<CheckpointId, StoreProblem> {
+        Ok(self.0.lock().unwrap().last_savepoint)
+    }
+
+    fn is_stopped(&self, location: &SnapshotLocation) -> Result<bool, StoreProblem> {
+        Ok(self.0.lock().unwrap().stopped.contains(location))
     }
 
     fn unreferenced(&self, _: &SnapshotLocation, registry: &SharedStateRegistry) -> Result<Vec<String>, StoreProblem> {

@@ -98,6 +98,8 @@ pub enum Effect {
 pub struct CompletedParts {
     /// Its number.
     pub id: CheckpointId,
+    /// It is a savepoint, which stops the job.
+    pub is_savepoint: bool,
     /// By node and subtask: what sources have left of their splits.
     pub splits: BTreeMap<(u32, u32), Vec<SourceSplit>>,
     /// By node: what sinks have ready.
@@ -181,6 +183,7 @@ pub struct CheckpointCoordinator {
     /// checkpoint that it belongs to.
     uncommitted: BTreeMap<(ExecutionVertexId, u32), Vec<(CheckpointId, Committable)>>,
     stopped: Option<Stopped>,
+    stopped_with: Option<SnapshotLocation>,
     verifying: Option<CheckpointId>,
     /// Given up while their metadata was being stored, or since it could not be: it may be there, or come to be,
     /// until the store has answered that it is deleted.
@@ -213,6 +216,7 @@ impl CheckpointCoordinator {
             needs_full: false,
             uncommitted: BTreeMap::new(),
             stopped: None,
+            stopped_with: None,
             verifying: None,
             revoked: BTreeSet::new(),
             revoke_again: None,
@@ -245,6 +249,11 @@ impl CheckpointCoordinator {
         self.completed.latest()
     }
 
+    /// The one to go on from, unless that is what the user had the job start from.
+    pub fn latest_own(&self) -> Option<&CompletedCheckpoint> {
+        self.completed.retained().next_back()
+    }
+
     /// True while a checkpoint is about to be complete, or is looked at.
     pub fn is_about_to_complete(&self) -> bool {
         self.verifying.is_some() || self.pending.values().any(|pending| pending.metadata.is_some())
@@ -266,12 +275,18 @@ impl CheckpointCoordinator {
     /// Takes over the complete checkpoints of a former JobMaster of the job, the oldest first; all
     /// ids up to `last_id` were drawn.
     pub fn recover(&mut self, checkpoints: Vec<CompletedCheckpoint>, last_id: CheckpointId) {
-        self.next_id = self.next_id.max(last_id + 1);
+        self.skip_ids(last_id);
         for checkpoint in checkpoints {
             // None had been let go before.
             drop(self.completed.recover(checkpoint));
         }
         self.was_used = true;
+    }
+
+    /// A former JobMaster of the job drew all ids up to this one, of which none is to be drawn again: files of the
+    /// same number would pass for those of a savepoint.
+    pub fn skip_ids(&mut self, last_id: CheckpointId) {
+        self.next_id = self.next_id.max(last_id + 1);
     }
 
     /// Which files the complete checkpoints refer to.
@@ -411,9 +426,16 @@ impl CheckpointCoordinator {
 
     /// All tasks have finished: whoever had the job stopped is told.
     pub fn job_finished(&mut self) {
-        if let Some(Stopped { asker: Some(asker), savepoint }) = self.stopped.take() {
+        let Some(Stopped { asker, savepoint }) = self.stopped.take() else { return };
+        self.stopped_with = Some(savepoint.location.clone());
+        if let Some(asker) = asker {
             self.effects.push(Effect::Answer(asker, Ok(savepoint)));
         }
+    }
+
+    /// The savepoint that the job has stopped with.
+    pub fn stopped_with(&self) -> Option<&SnapshotLocation> {
+        self.stopped_with.as_ref()
     }
 
     // Asking.
@@ -665,7 +687,10 @@ impl CheckpointCoordinator {
             Parts { tasks: &pending.acknowledged, finished: &pending.finished, coordinators: &pending.coordinators };
         let metadata = Arc::new(metadata::assemble(job, id, pending.triggered, pending.request.kind, &parts));
         pending.metadata = Some(Arc::clone(&metadata));
-        self.effects.push(Effect::Storage(StorageTask::Store(metadata, pending.options.location.clone())));
+        let location = pending.options.location.clone();
+        let is_noted = pending.request.kind.is_savepoint() && self.settings.interval.is_some();
+        let beside = is_noted.then(|| self.settings.location.clone());
+        self.effects.push(Effect::Storage(StorageTask::Store(metadata, location, beside)));
     }
 
     /// A task gives a checkpoint up. The attempt is current.
@@ -743,7 +768,12 @@ impl CheckpointCoordinator {
         if kind != SnapshotKind::Savepoint {
             let committables = self.take_committables(id);
             let splits = splits_of(&pending.acknowledged);
-            self.effects.push(Effect::Completed(CompletedParts { id, splits, committables }));
+            self.effects.push(Effect::Completed(CompletedParts {
+                id,
+                is_savepoint: kind.is_savepoint(),
+                splits,
+                committables,
+            }));
             let attempts = pending.attempts.into_values().collect();
             self.effects.push(Effect::NotifyComplete(id, attempts));
         }

@@ -61,6 +61,8 @@ pub struct CheckpointSettings {
     pub tolerable_failures: u32,
     /// How many complete ones are kept.
     pub retained: usize,
+    /// What becomes of those when the job ends.
+    pub retention: Retention,
     /// Whether they go on when tasks have finished.
     pub after_tasks_finish: bool,
     /// Whether only what changed is written.
@@ -87,6 +89,7 @@ impl CheckpointSettings {
             max_concurrent: configuration.get(&options::CHECKPOINTING_MAX_CONCURRENT) as usize,
             tolerable_failures: configuration.get(&options::CHECKPOINTING_TOLERABLE_FAILURES),
             retained: configuration.get(&options::CHECKPOINTS_RETAINED) as usize,
+            retention: Retention::of(configuration),
             after_tasks_finish: configuration.get(&options::CHECKPOINTS_AFTER_TASKS_FINISH),
             is_incremental: configuration.get(&options::CHECKPOINTING_INCREMENTAL),
             location: checkpoints_location(configuration, job, state_directory),
@@ -100,17 +103,6 @@ fn checkpoints_location(configuration: &Configuration, job: JobId, state_directo
     let directory = configuration.get(&options::CHECKPOINTING_DIR);
     let directory = directory.unwrap_or_else(|| state_directory.join("checkpoints").to_string_lossy().into_owned());
     SnapshotLocation(format!("{}/{job}", directory.trim_end_matches('/')))
-}
-
-/// The directory that is to be deleted, since a job ended so; none: it is kept, or there is none.
-pub fn location_to_delete(
-    configuration: &Configuration,
-    job: JobId,
-    state_directory: &Path,
-    status: JobStatus,
-) -> Option<SnapshotLocation> {
-    let is_deleted = !Retention::of(configuration).keeps(status);
-    is_deleted.then(|| checkpoints_location(configuration, job, state_directory))
 }
 
 #[cfg(test)]

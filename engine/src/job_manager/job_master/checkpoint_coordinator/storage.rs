@@ -16,8 +16,9 @@ use crate::{
 /// Something that takes time.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StorageTask {
-    /// Stores metadata at the location; answered by [`JobMasterMessage::CheckpointStored`].
-    Store(Arc<CheckpointMetadata>, SnapshotLocation),
+    /// Stores metadata at the location; answered by [`JobMasterMessage::CheckpointStored`]. The number of a savepoint
+    /// is first noted in the directory of the job's checkpoints, if there is one.
+    Store(Arc<CheckpointMetadata>, SnapshotLocation, Option<SnapshotLocation>),
     /// Deletes metadata, then files, of the job's checkpoints; answered by
     /// [`JobMasterMessage::CheckpointsDiscarded`].
     Discard {
@@ -57,11 +58,23 @@ pub trait CheckpointStore: Send {
     /// Says why they cannot be listed.
     fn list(&self, location: &SnapshotLocation) -> Result<Vec<CheckpointId>, StoreProblem>;
 
+    /// Number of the last savepoint of a job that takes checkpoints, 0 before the first. Waits for the store.
+    ///
+    /// # Errors
+    /// Says why it cannot be read.
+    fn last_savepoint(&self, location: &SnapshotLocation) -> Result<CheckpointId, StoreProblem>;
+
     /// Reads and checks a checkpoint, or, without an id, the savepoint that the location is. Waits for the store.
     ///
     /// # Errors
     /// Says what is missing or damaged, or that the store cannot be read.
     fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, StoreProblem>;
+
+    /// Whether the job of the savepoint that the location is stopped with it. Waits for the store.
+    ///
+    /// # Errors
+    /// Says why that cannot be read.
+    fn is_stopped(&self, location: &SnapshotLocation) -> Result<bool, StoreProblem>;
 
     /// Paths of files of a job that no retained checkpoint refers to. Waits for the store.
     ///
@@ -119,11 +132,19 @@ impl CheckpointStore for ThreadedStore {
         Ok(CheckpointStorage::open(location.clone())?.checkpoints()?)
     }
 
+    fn last_savepoint(&self, location: &SnapshotLocation) -> Result<CheckpointId, StoreProblem> {
+        Ok(CheckpointStorage::open(location.clone())?.last_savepoint()?)
+    }
+
     fn load(&self, location: &SnapshotLocation, id: Option<CheckpointId>) -> Result<CheckpointMetadata, StoreProblem> {
         let storage = CheckpointStorage::open(location.clone())?;
         let metadata = storage.load_metadata(id)?;
         storage.verify(&metadata)?;
         Ok(metadata)
+    }
+
+    fn is_stopped(&self, location: &SnapshotLocation) -> Result<bool, StoreProblem> {
+        Ok(CheckpointStorage::open(location.clone())?.is_stopped()?)
     }
 
     fn unreferenced(
@@ -137,7 +158,13 @@ impl CheckpointStore for ThreadedStore {
 
 fn perform(task: StorageTask) -> JobMasterMessage {
     match task {
-        StorageTask::Store(metadata, location) => {
+        StorageTask::Store(metadata, location, beside) => {
+            let noted = beside.map(|beside| CheckpointStorage::open(beside)?.note_savepoint(metadata.checkpoint_id));
+            if let Some(Err(error)) = noted {
+                // No reason to refuse the savepoint: it may be what the user saves from a disk that is full.
+                let id = metadata.checkpoint_id;
+                tracing::warn!("the number of savepoint {id} could not be noted: {}", in_a_line(error));
+            }
             let stored = CheckpointStorage::open(location).and_then(|storage| storage.store_metadata(&metadata));
             JobMasterMessage::CheckpointStored(metadata.checkpoint_id, stored.map(drop).map_err(in_a_line))
         }

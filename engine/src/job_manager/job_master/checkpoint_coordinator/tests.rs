@@ -89,7 +89,7 @@ impl Harness {
 
     fn store(&mut self, id: CheckpointId) -> Vec<Effect> {
         let before = self.coordinator.take_effects();
-        let stores = |effect: &Effect| matches!(effect, Effect::Storage(StorageTask::Store(metadata, _)) if metadata.checkpoint_id == id);
+        let stores = |effect: &Effect| matches!(effect, Effect::Storage(StorageTask::Store(metadata, ..)) if metadata.checkpoint_id == id);
         assert!(before.iter().any(stores), "{id} is not being stored: {before:?}");
         self.coordinator.stored(id, Ok(()), self.now);
         self.coordinator.take_effects()
@@ -185,7 +185,9 @@ fn a_checkpoint_is_complete_when_all_have_acknowledged_and_its_metadata_is_store
     assert!(!harness.coordinator.is_undecided());
     harness.acknowledge(id, 3, TaskStateSnapshot { is_finished: true, ..TaskStateSnapshot::default() });
     let effects = harness.coordinator.take_effects();
-    let [Effect::Storage(StorageTask::Store(metadata, location))] = effects.as_slice() else { panic!("{effects:?}") };
+    let [Effect::Storage(StorageTask::Store(metadata, location, _))] = effects.as_slice() else {
+        panic!("{effects:?}")
+    };
     assert_eq!(location.0, format!("/state/checkpoints/{}", harness.job.job_id));
     let operators: Vec<_> = metadata.operators.values().collect();
     assert_eq!(operators.iter().map(|operator| operator.name.as_str()).collect::<Vec<_>>(), ["source", "sink"]);
@@ -354,7 +356,7 @@ fn only_incremental_checkpoints_after_a_full_one_write_less_than_all() {
     assert!(!harness.begin().unwrap().options.is_full);
     let metadata = {
         harness.acknowledge_all(1);
-        let Some(Effect::Storage(StorageTask::Store(metadata, _))) = harness.coordinator.take_effects().pop() else {
+        let Some(Effect::Storage(StorageTask::Store(metadata, ..))) = harness.coordinator.take_effects().pop() else {
             panic!("all have acknowledged")
         };
         metadata
