@@ -38,6 +38,7 @@
 //! * A changed value is held against `state.value.bytes-max` when another one is changed, when
 //!   the next batch begins, or by the host when it is written.
 
+mod place_index;
 mod table;
 mod cache_metrics;
 mod wire;

@@ -10,12 +10,10 @@
 
 use std::{cell::Cell, rc::Rc};
 
-use hashbrown::HashTable;
-
-use super::wire::KeyBytes;
+use super::{place_index::PlaceIndex, wire::KeyBytes};
 
 /// Bytes of the index for an entry, about.
-const INDEX_BYTES: usize = 8;
+const INDEX_BYTES: usize = 16;
 /// A table of more bytes is taken not to fit into the cache of a core.
 const CORE_CACHE_BYTES: usize = 256 << 10;
 /// Bytes of a table for one of what it knows of those that left.
@@ -83,7 +81,7 @@ impl<E> Entry<E> {
 }
 
 pub(super) struct Table<E> {
-    index: HashTable<u32>,
+    index: PlaceIndex,
     entries: Vec<Entry<E>>,
     vacant: Vec<u32>,
     /// Entries made or changed in this batch.
@@ -148,17 +146,10 @@ pub(super) fn mix(hash: u32, namespace: &[u8]) -> u32 {
     folded
 }
 
-/// Spreads a hash over all bits that the index looks at: it takes the place from the
-/// low and a tag from the high bits.
-#[inline]
-fn spread(hash: u32) -> u64 {
-    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
 impl<E: Default> Table<E> {
     pub(super) fn new(bytes_max: usize, is_complete: bool, stats: Rc<CacheStats>) -> Self {
         Self {
-            index: HashTable::new(),
+            index: PlaceIndex::new(),
             entries: Vec::new(),
             vacant: Vec::new(),
             touched: Vec::new(),
@@ -216,10 +207,7 @@ impl<E: Default> Table<E> {
     #[inline]
     pub(super) fn find(&mut self, hash: u32, key: &[u8], namespace: &[u8]) -> Option<u32> {
         let Self { index, entries, .. } = self;
-        let place = *index.find(spread(hash), |place| {
-            let entry = &entries[*place as usize];
-            entry.hash == hash && entry.key.is(key, namespace)
-        })?;
+        let place = index.find(hash, |place| entries[place as usize].key.is(key, namespace))?;
         entries[place as usize].stamp = self.batch;
         Some(place)
     }
@@ -238,12 +226,11 @@ impl<E: Default> Table<E> {
         self.entries.get(place as usize).filter(|entry| entry.key.is(key, namespace)).map(|_| place)
     }
 
-    /// The place that a hash has in all likelihood: another one has its tag only seldom.
-    /// Does not look at the entry, for which it would have to wait if it is not in a cache
-    /// of the core.
+    /// A place of this hash. Does not look at the entry, for which it would have to wait if it is
+    /// not in a cache of the core.
     #[inline]
     pub(super) fn guess(&self, hash: u32) -> u32 {
-        self.index.find(spread(hash), |_| true).copied().unwrap_or(NOWHERE)
+        self.index.find(hash, |_| true).unwrap_or(NOWHERE)
     }
 
     /// True if the table does not fit into the cache of a core.
@@ -256,7 +243,7 @@ impl<E: Default> Table<E> {
     #[inline]
     pub(super) fn find_hash(&mut self, hash: u32) -> Option<u32> {
         let Self { index, entries, .. } = self;
-        let place = *index.find(spread(hash), |place| entries[*place as usize].hash == hash)?;
+        let place = index.find(hash, |_| true)?;
         entries[place as usize].stamp = self.batch;
         Some(place)
     }
@@ -289,8 +276,7 @@ impl<E: Default> Table<E> {
                 u32::try_from(self.entries.len() - 1).expect("a plugin has room for fewer entries")
             }
         };
-        let Self { index, entries, .. } = self;
-        index.insert_unique(spread(hash), place, |place| spread(entries[*place as usize].hash));
+        self.index.insert(hash, place);
         self.stats.bytes.update(|total| total + Self::overhead() + bytes as usize);
         self.stats.entries.update(|entries| entries + 1);
         self.touched.push(place);
@@ -358,9 +344,7 @@ impl<E: Default> Table<E> {
         let entry = &mut self.entries[place as usize];
         self.stats.bytes.update(|total| total - (Self::overhead() + entry.bytes as usize));
         self.stats.entries.update(|entries| entries - 1);
-        if let Ok(occupied) = self.index.find_entry(spread(entry.hash), |other| *other == place) {
-            occupied.remove();
-        }
+        self.index.remove(entry.hash, place);
         entry.stamp = VACANT;
         entry.key = KeyBytes::default();
         entry.content = E::default();
