@@ -23,7 +23,9 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 const EVENTS: u64 = 300_000;
 const LINES: u64 = 40_000;
 const PARALLELISM: u32 = 2;
-const CHECKPOINT_INTERVAL: &str = "50ms";
+const CHECKPOINT_INTERVAL: &str = "20ms";
+/// Events a second, so that a job lasts for some checkpoints.
+const RATE: &str = "600000";
 /// Complete checkpoints that are kept, so that a damaged one can be passed over.
 const RETAINED: usize = 3;
 /// A process that takes longer hangs.
@@ -450,7 +452,7 @@ fn workloads(root: &Path) -> Vec<Workload> {
     let query = |name: &'static str, order: fn(&str) -> Option<(String, u64)>| Workload {
         name,
         plugin: "nexmark",
-        arguments: [vec!["--query".to_owned(), name.to_owned()], input(&events)].concat(),
+        arguments: [["--query", name, "--rate", RATE].map(str::to_owned).to_vec(), input(&events)].concat(),
         records: EVENTS,
         expected: counted(nexmark::answer(name, &parsed)),
         order,
@@ -541,7 +543,11 @@ fn main() -> ExitCode {
     }
     fail_storage(&workloads, &path, &mut random, &mut tally, &options);
     println!("after errors and delays of storage: {} problems", tally.problems.len());
-    for number in 0..options.damages {
+    // A job may end before it could be damaged.
+    for number in 0..4 * options.damages {
+        if options.damages <= tally.injected + tally.metadata_removed {
+            break;
+        }
         damage_checkpoints(&workloads, number, &path, &mut random, &mut tally, &options);
     }
     println!("{tally}");
