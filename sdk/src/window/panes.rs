@@ -329,16 +329,21 @@ mod tests {
         }
     }
 
+    /// Adds numbers, and counts how often.
+    fn counting(merges: &Cell<i64>) -> impl Fn(&mut Option<i64>, i64) -> Result<()> {
+        |into, other| {
+            merges.set(merges.get() + 1);
+            *into.get_or_insert(0) += other;
+            Ok(())
+        }
+    }
+
     #[test]
     fn each_pane_is_merged_a_few_times_however_many_windows_it_is_part_of() {
         for overlap in [5, 60, 600] {
             let windows = AlignedWindows::new(overlap, 1, 0);
             let merges = Cell::new(0_i64);
-            let merge = |into: &mut Option<i64>, other: i64| {
-                merges.set(merges.get() + 1);
-                *into.get_or_insert(0) += other;
-                Ok(())
-            };
+            let merge = counting(&merges);
             let mut panes = Panes::default();
             let count = 10 * overlap;
             for time in 0..count {
@@ -357,11 +362,7 @@ mod tests {
         for overlap in [5, 60, 600] {
             let windows = AlignedWindows::new(overlap, 1, 0);
             let merges = Cell::new(0_i64);
-            let merge = |into: &mut Option<i64>, other: i64| {
-                merges.set(merges.get() + 1);
-                *into.get_or_insert(0) += other;
-                Ok(())
-            };
+            let merge = counting(&merges);
             let mut panes = Panes::default();
             (0..3 * overlap).for_each(|time| panes.update(time, |content| *content = Some(1)));
             let mut results = Vec::new();

@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct EventTime {
     /// One of its operators makes watermarks.
-    generates_watermarks: bool,
+    pub(super) generates_watermarks: bool,
     /// Place of the native source whose splits it is told of.
     source: Option<usize>,
     /// The split that was named last.

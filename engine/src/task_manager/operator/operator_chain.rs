@@ -851,9 +851,9 @@ impl Opener<'_> {
             counters.state.get_or_init(StateCounters::default);
         }
         let of_operator = |index: &usize| self.setup.counters.operator(vertex.operators[*index].node.id);
-        let makes_watermarks = planned.operators.iter().any(|index| vertex.operators[*index].node.generates_watermarks);
+        let event_time = EventTime::new(planned.operators.iter().map(|index| &vertex.operators[*index].node));
         let fused = match planned.kind {
-            PlannedKind::Segment(_) | PlannedKind::SourceSegment(_) if !makes_watermarks => {
+            PlannedKind::Segment(_) | PlannedKind::SourceSegment(_) if !event_time.generates_watermarks => {
                 planned.operators.iter().map(of_operator).collect()
             }
             _ => Vec::new(),
@@ -864,7 +864,7 @@ impl Opener<'_> {
             combined: CombinedWatermark::new(planned.inputs.len()),
             state,
             ended: false,
-            event_time: EventTime::new(planned.operators.iter().map(|index| &vertex.operators[*index].node)),
+            event_time,
             locals: locals.collect(),
             counters,
             fused,
