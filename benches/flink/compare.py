@@ -219,7 +219,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--heap", type=int, metavar="MB", help="Flink's heap, instead of a search for the smallest")
-    parser.add_argument("--checkpoints", type=int, metavar="MS", help="both take checkpoints as often as this")
+    parser.add_argument("--checkpoints", type=int, metavar="MS", help="both take checkpoints as often as this and write through their file sinks of exactly once")
     parser.add_argument("--fetch-only", action="store_true", help="fetch Flink's jars and measure nothing")
     parser.add_argument("queries", nargs="*", default=QUERIES, metavar="QUERY")
     arguments = parser.parse_args()

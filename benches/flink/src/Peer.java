@@ -256,7 +256,8 @@ public final class Peer {
     }
 
     private <T> void write(DataStream<T> rows, Rows.Formatter<T> formatter) {
-        rows.sinkTo(new Rows.RowSink<>(output, formatter));
+        boolean exactlyOnce = env.getCheckpointConfig().isCheckpointingEnabled();
+        rows.sinkTo(exactlyOnce ? Rows.committedFiles(output, formatter) : new Rows.RowSink<>(output, formatter));
     }
 
     private void writeBids(DataStream<Events.Bid> bids) {

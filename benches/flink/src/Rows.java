@@ -4,11 +4,15 @@ import java.io.OutputStream;
 import java.io.Serializable;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import org.apache.flink.api.common.serialization.BulkWriter;
 import org.apache.flink.api.connector.sink2.Sink;
 import org.apache.flink.api.connector.sink2.SinkWriter;
 import org.apache.flink.api.connector.sink2.WriterInitContext;
+import org.apache.flink.connector.file.sink.FileSink;
+import org.apache.flink.core.fs.FSDataOutputStream;
+import org.apache.flink.streaming.api.functions.sink.filesystem.bucketassigners.BasePathBucketAssigner;
 
-/** Rows of comma-separated values, formatted into a buffer of bytes and written into one file per subtask. */
+/** Rows of comma-separated values, formatted into a buffer of bytes and written into files. */
 final class Rows {
     private Rows() {}
 
@@ -65,7 +69,7 @@ final class Rows {
         }
     }
 
-    /** Writes rows into one file per subtask. */
+    /** Writes rows into one file per subtask, of which nothing is left after a failure. */
     static final class RowSink<T> implements Sink<T> {
         private final String directory;
         private final Formatter<T> formatter;
@@ -96,6 +100,46 @@ final class Rows {
                 @Override
                 public void close() throws IOException {
                     output.close();
+                }
+            };
+        }
+    }
+
+    /** Flink's own sink of exactly once: rows of a file become visible when the checkpoint that closed it is complete. */
+    static <T> Sink<T> committedFiles(Path directory, Formatter<T> formatter) {
+        return FileSink.forBulkFormat(new org.apache.flink.core.fs.Path(directory.toUri()), new RowWriters<>(formatter))
+                .withBucketAssigner(new BasePathBucketAssigner<>())
+                .build();
+    }
+
+    /** Writes the rows of one file of Flink's sink through a buffer, which its row formats do not have. */
+    private static final class RowWriters<T> implements BulkWriter.Factory<T> {
+        private final Formatter<T> formatter;
+
+        RowWriters(Formatter<T> formatter) {
+            this.formatter = formatter;
+        }
+
+        @Override
+        public BulkWriter<T> create(FSDataOutputStream file) {
+            OutputStream output = new BufferedOutputStream(file, 1 << 16);
+            Row row = new Row();
+            return new BulkWriter<>() {
+                @Override
+                public void addElement(T record) throws IOException {
+                    row.length = 0;
+                    formatter.format(record, row);
+                    output.write(row.bytes, 0, row.length);
+                }
+
+                @Override
+                public void flush() throws IOException {
+                    output.flush();
+                }
+
+                @Override
+                public void finish() throws IOException {
+                    output.flush();
                 }
             };
         }

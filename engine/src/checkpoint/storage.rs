@@ -47,7 +47,7 @@ const SHARED: &str = "shared";
 /// Length of what a directory is probed with: more than a file system keeps beside its name.
 const PROBE_BYTES: usize = 4 << 10;
 /// Bytes that are written or read at a time. Those of a file that is not larger are gathered.
-const PART_BYTES: usize = 8 << 20;
+const PART_BYTES: usize = 1 << 20;
 
 /// A checkpoint cannot be stored, read or deleted.
 #[derive(Debug, thiserror::Error)]
