@@ -515,15 +515,19 @@ impl CheckpointStorage {
         Ok(paths.filter(|path| !registry.is_referenced(path)).collect())
     }
 
-    /// Notes the number of a savepoint of the job whose checkpoints are here: it is not drawn again.
+    /// Notes the number of a savepoint of the job whose checkpoints are here: neither it nor a lower one is drawn again.
     ///
     /// # Errors
     /// Returns an error if the store fails.
     pub fn note_savepoint(&self, id: CheckpointId) -> Result<(), CheckpointStorageError> {
+        // Savepoints that are taken side by side may be complete in another order.
+        if self.last_savepoint().is_ok_and(|last| id <= last) {
+            return Ok(());
+        }
         self.write(LAST_SAVEPOINT, &mut |out| out.write_all(id.to_string().as_bytes())).map(drop)
     }
 
-    /// The number that was noted last, or 0.
+    /// The greatest number that was noted, or 0.
     ///
     /// # Errors
     /// Returns an error if it cannot be read, or is none.

@@ -50,8 +50,9 @@ use crate::{
     wasm::PluginRuntime,
 };
 
-/// How long the Dispatcher, and with it all jobs, waits for what an ended job left to be removed. Where storage works
-/// it takes milliseconds; beside the Dispatcher it may take as long as it likes.
+/// How long the Dispatcher, and with it all jobs, waits for what an ended job left to be removed, unless it waited in
+/// vain for another one. Where storage works it takes milliseconds; beside the Dispatcher it may take as long as it
+/// likes.
 const CLEANING_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Makes JobMasters that reach the native connectors and store checkpoints.
@@ -106,14 +107,8 @@ fn make_job_master_factory(
 /// for: whoever asks again learns whether it has been done meanwhile.
 pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> JobCleaner {
     let clean: JobCleaner = Arc::new(move |job_graph, result| {
-        // Its end is durable: it will not go back to before the savepoint.
-        if let Some(location) = &result.stopped_with {
-            CheckpointStorage::open(location.clone())?.note_stopped()?;
-        }
         let configuration = effective_configuration(&configuration, &job_graph.configuration);
         let settings = CheckpointSettings::new(&configuration, job_graph.job_id, &state_directory);
-        // Without an interval none was stored.
-        let location = settings.interval.map(|_| settings.location);
         let is_kept = settings.retention.keeps(result.status);
         let permissions = Arc::new(Permissions::from(&job_graph.grants));
         let mut committers = Vec::new();
@@ -123,21 +118,27 @@ pub fn job_cleaner(configuration: Configuration, state_directory: PathBuf) -> Jo
                 committers.push((operator.node.id, committer));
             }
         }
-        if let Some(location) = location.clone().filter(|_| is_kept) {
-            keep_newest(job_graph, location, &mut committers)?;
+        // Without an interval none was stored.
+        if is_kept && settings.interval.is_some() {
+            keep_newest(job_graph, settings.location.clone(), &mut committers)?;
         }
         for (_, committer) in &mut committers {
             committer.abort()?;
         }
-        match location.filter(|_| !is_kept) {
-            Some(location) => Ok(CheckpointStorage::open(location)?.delete_all()?),
-            None => Ok(()),
+        if !is_kept {
+            CheckpointStorage::open(settings.location)?.delete_all()?;
         }
+        // Its end is durable: it will not go back to before the savepoint. A savepoint that cannot be written to
+        // must not keep the destinations claimed.
+        if let Some(location) = &result.stopped_with {
+            CheckpointStorage::open(location.clone())?.note_stopped()?;
+        }
+        Ok(())
     });
     in_background(clean, CLEANING_WAIT_MAX)
 }
 
-/// Has jobs cleaned up by threads, and waits for so long for each when it is started.
+/// Has jobs cleaned up by threads, and waits for so long for each when it is started, if none takes longer already.
 fn in_background(clean: JobCleaner, wait_max: Duration) -> JobCleaner {
     let running: Mutex<BTreeMap<JobId, mpsc::Receiver<Result<(), String>>>> = Mutex::default();
     Arc::new(move |job_graph, result| {
@@ -153,7 +154,7 @@ fn in_background(clean: JobCleaner, wait_max: Duration) -> JobCleaner {
                     // An error means that the cluster has ended.
                     drop(answer.send(cleaned));
                 })?;
-                (cleaned, wait_max)
+                (cleaned, if running.is_empty() { wait_max } else { Duration::ZERO })
             }
         };
         match cleaned.recv_timeout(wait) {

@@ -3,7 +3,7 @@
 
 use std::{fmt, ops::RangeInclusive};
 
-use engine_rows::key_hash::key_hash;
+use engine_rows::{key_hash::key_hash, shown_key::ShownKey};
 
 use super::{
     DiskState, DiskStateBackend, KeyGroupSize, KeyGroupSnapshot, KeyedStateBackend, MemoryStateBackend, Scope,
@@ -33,8 +33,6 @@ const TAKEN_ENTRIES_MAX: u32 = if cfg!(test) { 3 } else { 4096 };
 const TAKEN_BYTES_MAX: usize = 1 << 20;
 /// Bytes of the time at which a value ends.
 const ENDS_AT_BYTES: usize = 8;
-/// Bytes of a key that a message shows.
-const SHOWN_KEY_BYTES: usize = 40;
 
 /// What keyed state is made for.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -125,20 +123,6 @@ pub struct KeyedState {
     taking: (usize, bool),
 }
 
-/// A key as messages show it.
-struct Shown<'a>(&'a [u8]);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cut = &self.0[..self.0.len().min(SHOWN_KEY_BYTES)];
-        match std::str::from_utf8(cut) {
-            Ok(text) if text.chars().all(|character| !character.is_control()) => write!(formatter, "{text:?}")?,
-            Ok(_) | Err(_) => write!(formatter, "\"{}\"", cut.escape_ascii())?,
-        }
-        if cut.len() < self.0.len() { write!(formatter, "… of {} bytes", self.0.len()) } else { Ok(()) }
-    }
-}
-
 /// What follows key and namespace in a list of entries.
 #[derive(Clone, Copy)]
 struct Entries {
@@ -213,7 +197,7 @@ impl KeyedState {
 
     fn error(&self, failure: StateFailure, state: usize, key: Option<&[u8]>, what: fmt::Arguments<'_>) -> StateError {
         let StateDescriptor { operator, name, .. } = &self.context.states[state];
-        let key = key.map_or_else(String::new, |key| format!(", key {}", Shown(key)));
+        let key = key.map_or_else(String::new, |key| format!(", key {}", ShownKey(key)));
         StateError { failure, message: format!("state {name:?} of operator {operator:?}{key}: {what}") }
     }
 
@@ -656,7 +640,7 @@ impl KeyedState {
     }
 
     fn timer_error(&self, failure: StateFailure, key: Option<&[u8]>, what: fmt::Arguments<'_>) -> StateError {
-        let key = key.map_or_else(String::new, |key| format!(", key {}", Shown(key)));
+        let key = key.map_or_else(String::new, |key| format!(", key {}", ShownKey(key)));
         StateError { failure, message: format!("timers of operator {:?}{key}: {what}", self.context.operator) }
     }
 

@@ -7,3 +7,4 @@ pub mod key_hash;
 pub mod descriptor;
 pub mod json;
 pub mod csv;
+pub mod shown_key;

@@ -2,6 +2,8 @@
 //!
 //! The layout is that of the interface `keyed-state` in `wit/plugin.wit`.
 
+use engine_rows::shown_key::ShownKey;
+
 use crate::{
     current,
     record::{DecodeError, Owned, Reader, Record, descriptor_of},
@@ -11,8 +13,6 @@ use crate::{
 const ABSENT: u32 = u32::MAX;
 /// Writes are sent once they take this many bytes.
 const WRITES_BYTES: usize = 256 << 10;
-/// Bytes of a key that an error shows.
-const KEY_SHOWN_BYTES: usize = 40;
 /// Keys with namespaces of up to this many bytes lie in their entry.
 const SHORT_BYTES: usize = 26;
 /// Bytes of an encoded number of 64 bits.
@@ -125,17 +125,6 @@ impl KeyBytes {
     }
 }
 
-/// An encoded key as errors show it: shortened, in quotes; bytes that are no text are escaped, as the
-/// engine does it.
-fn shown(key: &[u8]) -> String {
-    let cut = &key[..key.len().min(KEY_SHOWN_BYTES)];
-    let shown = match std::str::from_utf8(cut) {
-        Ok(text) if !text.chars().any(char::is_control) => format!("{text:?}"),
-        Ok(_) | Err(_) => format!("\"{}\"", cut.escape_ascii()),
-    };
-    if cut.len() < key.len() { format!("{shown}… of {} bytes", key.len()) } else { shown }
-}
-
 /// Appends u32 length and bytes.
 ///
 /// # Panics
@@ -235,7 +224,7 @@ impl StateId {
     #[cold]
     fn too_long(&self, key: &KeyBytes, bytes: usize) {
         let Self { node, name, value_bytes_max, .. } = self;
-        let key = shown(key.key());
+        let key = ShownKey(key.key());
         let message = format!(
             "state \"{name}\", key {key}: the value has {bytes} bytes, the limit is {value_bytes_max}: raise \
              state.value.bytes-max or keep less"
@@ -248,7 +237,7 @@ impl StateId {
     #[cold]
     pub(super) fn not_a_value<V: Record + ?Sized>(&self, key: &[u8], error: DecodeError) {
         let (name, value_type) = (&self.name, descriptor_of::<V>());
-        let key = if key.is_empty() { String::new() } else { format!(", key {}", shown(key)) };
+        let key = if key.is_empty() { String::new() } else { format!(", key {}", ShownKey(key)) };
         let message = format!(
             "state \"{name}\"{key}: the value is not of type {value_type}: {error}; it was written under \
              another type: give the state another name"

@@ -689,6 +689,73 @@ fn the_number_of_a_savepoint_is_not_drawn_again_by_the_next_job_master() {
     assert_eq!(next.trigger()[0].checkpoint_id, savepoint + 1);
 }
 
+/// Nor do those of a job that takes no checkpoints.
+#[test]
+fn numbers_of_savepoints_are_kept_where_there_are_no_checkpoints() {
+    let savepoint = |harness: &mut Harness, deployed: &[TaskDeployment]| {
+        let request = SnapshotRequest::Savepoint(Some(SnapshotLocation("/points".to_owned())));
+        harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(3, request));
+        let id = triggered(&harness.take_to_task_executors())[0].checkpoint_id;
+        harness.acknowledge_all(deployed, id);
+        harness.perform_storage();
+        assert!(matches!(harness.take_answers().as_slice(), [(3, Ok(_))]));
+        id
+    };
+    let (mut harness, deployed) = Harness::running(exchange(1), &[]);
+    assert_eq!(savepoint(&mut harness, &deployed), 1);
+    let (mut next, deployed) = Harness::running_with(exchange(1), &[], harness.store.clone());
+    assert_eq!(restored_ids(&deployed), [None; 2]);
+    assert_eq!(savepoint(&mut next, &deployed), 2);
+    // It needs no store to run.
+    next.store.0.lock().unwrap().is_unavailable = true;
+    let (last, _) = Harness::running_with(exchange(1), &[], next.store.clone());
+    assert_eq!(last.status(), JobStatus::Running);
+}
+
+/// Were it complete, it would commit what the restart takes back, and the job would wait for its end for ever.
+#[test]
+fn a_savepoint_that_stops_the_job_is_given_up_when_a_task_fails_while_it_is_stored() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let before = harness.complete_checkpoint(&deployed);
+    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
+    let trigger = triggered(&harness.take_to_task_executors()).remove(0);
+    harness.acknowledge(deployed[0].attempt, trigger.checkpoint_id, state(&[], &[]));
+    harness.acknowledge(deployed[1].attempt, trigger.checkpoint_id, state(&[], &["a"]));
+    harness.journal.take();
+    let cause = failure("guest-panic", Recoverability::Recoverable);
+    harness.report_update(update(deployed[1].attempt, TaskState::Failed, Some(cause)));
+    assert!(matches!(harness.take_answers().as_slice(), [(9, Err(message))] if message.contains("was not taken")));
+    harness.report(deployed[0].attempt, TaskState::Canceled);
+    harness.perform_storage();
+    harness.advance(10 * SECOND);
+    let fresh = harness.take_deployed();
+    harness.run(&fresh);
+    let journal = harness.journal.take();
+    assert!(!journal.iter().any(|entry| entry.starts_with("commit")), "{journal:?}");
+    assert_eq!(harness.store.0.lock().unwrap().deleted_savepoints, [trigger.options.location]);
+    assert_eq!(restored_ids(&fresh), [Some(before); 2]);
+    // It takes checkpoints, and can be stopped.
+    assert_eq!(harness.complete_checkpoint(&fresh), before + 2);
+    fresh.iter().for_each(|deployment| harness.report(deployment.attempt, TaskState::Finished));
+    assert_eq!((harness.status(), harness.master.details().stopped_with), (JobStatus::Finished, None));
+}
+
+/// Tasks of other regions have ended with the savepoint, whose rows the restart takes back.
+#[test]
+fn all_regions_restart_if_a_task_fails_behind_the_savepoint_that_stops_the_job() {
+    let (mut harness, deployed) = Harness::running(pipelines(2), SETTINGS);
+    let before = harness.complete_checkpoint(&deployed);
+    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
+    let id = triggered(&harness.take_to_task_executors()).remove(0).checkpoint_id;
+    harness.acknowledge_all(&deployed, id);
+    harness.perform_storage();
+    deployed[..2].iter().for_each(|ended| harness.report(ended.attempt, TaskState::Finished));
+    let fresh = harness.fail_and_restart(deployed[3].attempt, "guest-panic");
+    assert_eq!(restored_ids(&fresh), [Some(before); 4]);
+}
+
 #[test]
 fn a_job_that_goes_on_after_its_savepoint_has_not_stopped_with_it() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);

@@ -238,6 +238,9 @@ impl JobMaster {
     pub(super) fn restore_at_start(&mut self, now: Timestamp) -> Result<Option<RestoredConnectors>, FailureCause> {
         if self.checkpoints.is_periodic() {
             self.recover_checkpoints(now)?;
+        }
+        self.skip_ids_of_savepoints()?;
+        if self.checkpoints.is_periodic() {
             self.delete_leftovers();
         }
         if let (None, Some(path)) = (self.checkpoints.latest(), self.configuration.get(&options::RECOVERY_PATH)) {
@@ -270,6 +273,22 @@ impl JobMaster {
         Ok(Some(connectors))
     }
 
+    /// Savepoints that a former JobMaster of this job took keep their numbers.
+    fn skip_ids_of_savepoints(&mut self) -> Result<(), FailureCause> {
+        match self.checkpoint_store.last_savepoint(&self.checkpoints.settings().location) {
+            Ok(id) => self.checkpoints.skip_ids(id),
+            // A job that takes no checkpoints needs no store to run.
+            Err(StoreProblem::Unavailable(problem)) if self.checkpoints.is_periodic() => {
+                let message = format!("the number of the last savepoint of the job cannot be read: {problem}");
+                return Err(checkpoint_failure("restore", message, Recoverability::Recoverable));
+            }
+            Err(StoreProblem::Unavailable(problem) | StoreProblem::Unusable(problem)) => {
+                tracing::warn!(job = %self.job(), "the number of the last savepoint is not known: {problem}");
+            }
+        }
+        Ok(())
+    }
+
     /// Takes over what a former JobMaster of this job stored.
     fn recover_checkpoints(&mut self, now: Timestamp) -> Result<(), FailureCause> {
         let location = self.checkpoints.settings().location.clone();
@@ -277,16 +296,6 @@ impl JobMaster {
             let message = format!("the checkpoints of the job cannot be listed: {problem}");
             checkpoint_failure("restore", message, recoverability_of(&problem))
         })?;
-        match self.checkpoint_store.last_savepoint(&location) {
-            Ok(id) => self.checkpoints.skip_ids(id),
-            Err(StoreProblem::Unavailable(problem)) => {
-                let message = format!("the number of the last savepoint of the job cannot be read: {problem}");
-                return Err(checkpoint_failure("restore", message, Recoverability::Recoverable));
-            }
-            Err(StoreProblem::Unusable(problem)) => {
-                tracing::warn!(job = %self.job(), "the number of the last savepoint is not known: {problem}");
-            }
-        }
         let Some(last_id) = ids.last().copied() else { return Ok(()) };
         let (mut readable, mut damaged) = (Vec::new(), Vec::new());
         for id in ids {

@@ -194,11 +194,13 @@ impl JobMaster {
         self.pending_restarts.push(PendingRestart { vertices, ended: 0, not_before, delay: Delay::Runs });
     }
 
-    /// The subtasks that restart, ascending; all if none of them failed by itself.
+    /// The subtasks that restart, ascending; all if none of them failed by itself, or tasks have begun to end for a
+    /// savepoint, whose rows are taken back.
     pub(super) fn to_restart(&self, failed: &[VertexIndex]) -> Vec<VertexIndex> {
         let all = 0..self.graph.vertex_count();
         let is_created = |vertex: &VertexIndex| self.graph.vertex(*vertex).current().state() == ExecutionState::Created;
-        if failed.is_empty() || self.failover_strategy == FailoverStrategy::Full {
+        let is_whole = failed.is_empty() || self.failover_strategy == FailoverStrategy::Full;
+        if is_whole || self.checkpoints.is_stopped() {
             return all.filter(|vertex| !is_created(vertex)).collect();
         }
         // No partition outlives its region, so that no input can be lost by itself.

@@ -369,10 +369,11 @@ impl FakeStorage {
                 self.deleted.extend(files);
                 JobMasterMessage::CheckpointsDiscarded
             }
-            StorageTask::Revoke(id, location) => {
+            StorageTask::Revoke { location, id, files } => {
                 let result = if self.is_undeletable { Err("as told".to_owned()) } else { Ok(()) };
                 if result.is_ok() {
                     self.stored.remove(&(location, id));
+                    self.deleted.extend(files);
                 }
                 JobMasterMessage::CheckpointRevoked(id, result)
             }
@@ -409,7 +410,9 @@ impl CheckpointStore for FakeStore {
     }
 
     fn last_savepoint(&self, _: &SnapshotLocation) -> Result<CheckpointId, StoreProblem> {
-        Ok(self.0.lock().unwrap().last_savepoint)
+        let storage = self.0.lock().unwrap();
+        storage.available()?;
+        Ok(storage.last_savepoint)
     }
 
     fn is_stopped(&self, location: &SnapshotLocation) -> Result<bool, StoreProblem> {

@@ -186,8 +186,8 @@ pub struct CheckpointCoordinator {
     stopped_with: Option<SnapshotLocation>,
     verifying: Option<CheckpointId>,
     /// Given up while their metadata was being stored, or since it could not be: it may be there, or come to be,
-    /// until the store has answered that it is deleted.
-    revoked: BTreeSet<CheckpointId>,
+    /// until the store has answered that it is deleted. With the files that go then.
+    revoked: BTreeMap<CheckpointId, Vec<String>>,
     /// When that is tried again.
     revoke_again: Option<Timestamp>,
     /// When the last checkpoint, for which all tasks wait, was last asked for.
@@ -218,7 +218,7 @@ impl CheckpointCoordinator {
             stopped: None,
             stopped_with: None,
             verifying: None,
-            revoked: BTreeSet::new(),
+            revoked: BTreeMap::new(),
             revoke_again: None,
             end_of_data_asked: None,
             is_end_of_data_done: false,
@@ -381,14 +381,17 @@ impl CheckpointCoordinator {
         self.scheduler = Scheduler::On(next);
     }
 
-    /// The job does not run: gives up what is under way, but not what only has to be stored.
+    /// The job does not run: gives up what is under way, but not what only has to be stored. A savepoint that stops
+    /// the job is given up even then: with a job that goes on, what it would commit is taken back.
     pub fn stop(&mut self, reason: CheckpointFailureReason, now: Timestamp) {
         self.scheduler = Scheduler::Off;
         for request in self.decider.clear() {
             self.refuse(&request, reason.text());
         }
-        let waiting = self.pending.iter().filter(|(_, pending)| pending.metadata.is_none());
-        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+        let given_up = self.pending.iter().filter(|(_, pending)| {
+            pending.metadata.is_none() || matches!(pending.request.kind, SnapshotKind::StopWithSavepoint(_))
+        });
+        for id in given_up.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.abort(id, reason, reason.text(), now);
         }
         if let Some(Stopped { asker: Some(asker), savepoint }) = self.stopped.take() {
@@ -491,9 +494,14 @@ impl CheckpointCoordinator {
         Ok(SnapshotLocation(format!("{directory}/savepoint-{}-{random:012x}", &job[..6])))
     }
 
+    /// A savepoint that stops the job is complete: tasks end for it.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+
     fn is_stopping(&self) -> bool {
         let is_stop = |kind: SnapshotKind| matches!(kind, SnapshotKind::StopWithSavepoint(_));
-        self.stopped.is_some() || self.pending.values().any(|pending| is_stop(pending.request.kind))
+        self.is_stopped() || self.pending.values().any(|pending| is_stop(pending.request.kind))
     }
 
     /// All running tasks have processed their input and wait for a checkpoint to end.
@@ -688,8 +696,7 @@ impl CheckpointCoordinator {
         let metadata = Arc::new(metadata::assemble(job, id, pending.triggered, pending.request.kind, &parts));
         pending.metadata = Some(Arc::clone(&metadata));
         let location = pending.options.location.clone();
-        let is_noted = pending.request.kind.is_savepoint() && self.settings.interval.is_some();
-        let beside = is_noted.then(|| self.settings.location.clone());
+        let beside = pending.request.kind.is_savepoint().then(|| self.settings.location.clone());
         self.effects.push(Effect::Storage(StorageTask::Store(metadata, location, beside)));
     }
 
@@ -811,10 +818,13 @@ impl CheckpointCoordinator {
         self.statistics.failed(id, text.clone(), now);
         self.refuse(&pending.request, &text);
         let aborted = AbortedCheckpoint { id, options: pending.options };
-        self.discard_state(&aborted, pending.acknowledged.values());
         if pending.metadata.is_some() && !aborted.options.kind.is_savepoint() {
-            self.revoked.insert(id);
+            let states = pending.acknowledged.values();
+            let files = states.flat_map(|state| self.completed.files_of_aborted(id, state)).collect();
+            self.revoked.insert(id, files);
             self.revoke(id);
+        } else {
+            self.discard_state(&aborted, pending.acknowledged.values());
         }
         self.aborted.push_back(aborted);
         if ABORTED_MAX < self.aborted.len() {
@@ -862,9 +872,10 @@ impl CheckpointCoordinator {
 
     /// Behind what may be storing it: tasks of the store are done in order.
     fn revoke(&mut self, id: CheckpointId) {
+        let Some(files) = self.revoked.get(&id).cloned() else { return };
         self.cleaning += 1;
         let location = self.settings.location.clone();
-        self.effects.push(Effect::Storage(StorageTask::Revoke(id, location)));
+        self.effects.push(Effect::Storage(StorageTask::Revoke { location, id, files }));
     }
 
     /// The metadata of a checkpoint that was given up is not there, or could not be deleted.
@@ -895,7 +906,7 @@ impl CheckpointCoordinator {
     /// Gives up what takes too long, and tries again what failed.
     pub fn expire(&mut self, now: Timestamp) {
         if self.revoke_again.take_if(|time| *time <= now).is_some() {
-            self.revoked.clone().into_iter().for_each(|id| self.revoke(id));
+            self.revoked.keys().copied().collect::<Vec<_>>().into_iter().for_each(|id| self.revoke(id));
         }
         let is_late = |pending: &PendingCheckpoint| pending.triggered.plus(self.settings.timeout) <= now;
         let late: Vec<_> = self.pending.iter().filter(|(_, pending)| is_late(pending)).map(|(id, _)| *id).collect();

@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq)]
 pub enum StorageTask {
     /// Stores metadata at the location; answered by [`JobMasterMessage::CheckpointStored`]. The number of a savepoint
-    /// is first noted in the directory of the job's checkpoints, if there is one.
+    /// is first noted in the directory of the job's checkpoints.
     Store(Arc<CheckpointMetadata>, SnapshotLocation, Option<SnapshotLocation>),
     /// Deletes metadata, then files, of the job's checkpoints; answered by
     /// [`JobMasterMessage::CheckpointsDiscarded`].
@@ -29,9 +29,16 @@ pub enum StorageTask {
         /// Paths of files that nobody needs.
         files: Vec<String>,
     },
-    /// Deletes what may be there of the metadata of a checkpoint that was given up when, or before, it was stored;
-    /// answered by [`JobMasterMessage::CheckpointRevoked`].
-    Revoke(CheckpointId, SnapshotLocation),
+    /// Deletes what may be there of the metadata of a checkpoint that was given up when, or before, it was stored, and
+    /// its files once that is gone; answered by [`JobMasterMessage::CheckpointRevoked`].
+    Revoke {
+        /// Directory of the job's checkpoints.
+        location: SnapshotLocation,
+        /// Whose metadata is deleted.
+        id: CheckpointId,
+        /// Paths of files that nobody else needs.
+        files: Vec<String>,
+    },
     /// Deletes a savepoint that was given up; answered by [`JobMasterMessage::CheckpointsDiscarded`].
     DeleteSavepoint(SnapshotLocation),
     /// Looks at all files; answered by [`JobMasterMessage::CheckpointVerified`].
@@ -177,8 +184,12 @@ fn perform(task: StorageTask) -> JobMasterMessage {
             discarded.unwrap_or_else(warn_of_leftover);
             JobMasterMessage::CheckpointsDiscarded
         }
-        StorageTask::Revoke(id, location) => {
-            let deleted = CheckpointStorage::open(location).and_then(|storage| storage.delete_metadata(id));
+        StorageTask::Revoke { location, id, files } => {
+            let deleted = CheckpointStorage::open(location).and_then(|storage| {
+                storage.delete_metadata(id)?;
+                files.iter().filter_map(|file| storage.delete(file).err()).for_each(warn_of_leftover);
+                Ok(())
+            });
             JobMasterMessage::CheckpointRevoked(id, deleted.map_err(in_a_line))
         }
         StorageTask::DeleteSavepoint(location) => {
@@ -216,6 +227,31 @@ mod tests {
         KeyedStatePart, StateData,
         tests::{metadata_of, part},
     };
+
+    /// Whoever came next would find a checkpoint without its state.
+    #[test]
+    fn files_of_a_checkpoint_that_was_given_up_go_behind_its_metadata() {
+        let directory = tempfile::tempdir().unwrap();
+        let location = SnapshotLocation(directory.path().to_str().unwrap().to_owned());
+        let storage = CheckpointStorage::open(location.clone()).unwrap();
+        storage.write("shared/1-0", &mut |out| out.write_all(b"state")).unwrap();
+        let revoke = || {
+            let files = vec!["shared/1-0".to_owned()];
+            match perform(StorageTask::Revoke { location: location.clone(), id: 1, files }) {
+                JobMasterMessage::CheckpointRevoked(1, result) => {
+                    (result, directory.path().join("shared/1-0").exists())
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        // A link to itself: the operating system refuses to say what it is.
+        std::fs::create_dir(directory.path().join("chk-1")).unwrap();
+        let metadata = directory.path().join("chk-1/_metadata");
+        std::os::unix::fs::symlink(&metadata, &metadata).unwrap();
+        assert!(matches!(revoke(), (Err(_), true)));
+        std::fs::remove_dir_all(directory.path().join("chk-1")).unwrap();
+        assert_eq!(revoke(), (Ok(()), false));
+    }
 
     #[test]
     fn files_that_cannot_be_read_are_told_from_those_that_are_damaged() {

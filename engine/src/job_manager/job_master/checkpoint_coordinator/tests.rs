@@ -159,7 +159,10 @@ fn deleted(effects: &[Effect]) -> (Vec<CheckpointId>, Vec<String>) {
                 metadata.extend(checkpoints);
                 paths.extend(files.iter().cloned());
             }
-            Effect::Storage(StorageTask::Revoke(id, _)) => metadata.push(*id),
+            Effect::Storage(StorageTask::Revoke { id, files, .. }) => {
+                metadata.push(*id);
+                paths.extend(files.iter().cloned());
+            }
             _ => {}
         }
     }
@@ -296,9 +299,13 @@ fn a_checkpoint_that_is_stored_behind_a_later_one_is_deleted_again() {
     let mut harness = Harness::new(&[("max-concurrent-checkpoints", "2")]);
     let (first, second) = (harness.begin_periodic(), harness.begin_periodic());
     harness.acknowledge_all(second);
+    harness.acknowledge(first, 0, with_files(&[(first, "of-the-first")]));
     harness.acknowledge_all(first);
     let effects = harness.store(second);
-    assert_eq!(deleted(&effects).0, [first], "after it was stored: tasks of the store are done in order");
+    let of_store: Vec<_> = effects.iter().filter(|effect| matches!(effect, Effect::Storage(_))).collect();
+    let [Effect::Storage(StorageTask::Revoke { id, files, .. })] = of_store[..] else { panic!("{effects:?}") };
+    // After it was stored: tasks of the store are done in order.
+    assert_eq!((*id, &files[..]), (first, &["of-the-first".to_owned()][..]));
     harness.coordinator.stored(first, Ok(()), harness.now);
     assert_eq!(harness.coordinator.take_effects(), []);
     assert_eq!(harness.coordinator.latest().map(CompletedCheckpoint::id), Some(second));
@@ -309,7 +316,7 @@ fn a_checkpoint_that_is_stored_behind_a_later_one_is_deleted_again() {
     assert_eq!(harness.coordinator.take_effects(), []);
     harness.now = harness.now.plus(5 * SECOND);
     harness.coordinator.expire(harness.now);
-    assert_eq!(deleted(&harness.coordinator.take_effects()).0, [first]);
+    assert_eq!(deleted(&harness.coordinator.take_effects()), (vec![first], vec!["of-the-first".to_owned()]));
     harness.coordinator.revoked(first, Ok(()), harness.now);
     assert!(!harness.coordinator.is_undecided());
 }
