@@ -2,7 +2,8 @@
 //! number the rows that they write, and keep the number of the next one as their state: what they
 //! have committed at the end has to be all numbers, each once. Tasks fail, acknowledgements are lost,
 //! late or doubled, checkpoints are declined, the store fails, finds a checkpoint damaged, or cannot
-//! read it for a while.
+//! read it for a while. Users take savepoints, and stop jobs with some: what such a job has committed
+//! is all that its tasks wrote before.
 //!
 //! Held at any time: metadata is stored only when every task that takes part has acknowledged with
 //! its current attempt; nothing is visible whose metadata is not durable; ids strictly increase.
@@ -17,21 +18,21 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use super::{
     checkpoint_coordinator::storage::StorageTask,
     execution_graph::VertexIndex,
-    testing::{Harness, exchange, failure, pipelines, update},
+    testing::{FakeStorage, Harness, exchange, failure, pipelines, update},
 };
 use crate::{
     base::{
         clock::Timestamp,
         ids::ExecutionAttemptId,
         status::{ExecutionState, JobStatus},
-        stream_element::CheckpointId,
+        stream_element::{CheckpointId, SnapshotKind, SnapshotLocation, StopMode},
     },
     checkpoint::{CheckpointMetadata, OperatorSubtaskState, TaskStateSnapshot},
     connector::Committable,
     protocol::{
         job_master::{
             AcknowledgeCheckpoint, CheckpointFailureReason, CheckpointMetrics, DeclineCheckpoint, JobMasterMessage,
-            RESTORE_FAILURE, Recoverability, TaskState,
+            RESTORE_FAILURE, Recoverability, SnapshotRequest, TaskState,
         },
         rpc::Address,
         task_executor::{TaskDeployment, TaskExecutorMessage},
@@ -64,6 +65,8 @@ struct Task {
     ready: Vec<Rows>,
     triggered: BTreeSet<CheckpointId>,
     is_at_end: bool,
+    /// The savepoint that is to stop the job, for which it has stopped.
+    stopped_for: Option<CheckpointId>,
     /// Its first checkpoint behind the end of its input.
     last: Option<CheckpointId>,
 }
@@ -74,6 +77,8 @@ enum Event {
     Fails(ExecutionAttemptId, &'static str),
     EndOfData(ExecutionAttemptId),
     Storage,
+    /// A user asks for a savepoint.
+    Ask,
 }
 
 struct Simulation {
@@ -94,8 +99,26 @@ struct Simulation {
     last_id: CheckpointId,
     /// By sink subtask that has finished: number of rows.
     written: BTreeMap<u32, u64>,
+    /// By checkpoint and sink subtask that came to its end before: number of rows.
+    written_before: BTreeMap<(CheckpointId, u32), u64>,
     fault_rate: f64,
+    /// A checkpoint was complete, so that the job never begins from scratch.
+    is_committed: bool,
+    has_damaged: bool,
+    /// Tasks were told that the savepoint is complete for which they have stopped.
+    has_begun_to_end: bool,
+    done: Done,
+}
+
+/// How often something happened.
+#[derive(Default)]
+struct Done {
     completed: u32,
+    savepoints: u32,
+    /// A job ended with its savepoint.
+    stopped: u32,
+    /// It went on, though its savepoint was complete.
+    went_on: u32,
 }
 
 impl Simulation {
@@ -133,8 +156,12 @@ impl Simulation {
             visible: BTreeSet::new(),
             last_id: 0,
             written: BTreeMap::new(),
+            written_before: BTreeMap::new(),
             fault_rate,
-            completed: 0,
+            is_committed: false,
+            has_damaged: false,
+            has_begun_to_end: false,
+            done: Done::default(),
             rng,
         }
     }
@@ -158,7 +185,10 @@ impl Simulation {
         self.after(millis, Event::Message(from, Box::new(message)));
     }
 
-    fn run(mut self) -> u32 {
+    fn run(mut self) -> Done {
+        if self.rng.random_bool(0.6) {
+            self.after(1..20_000, Event::Ask);
+        }
         self.react();
         while self.harness.status() != JobStatus::Finished {
             let now = self.harness.now;
@@ -177,15 +207,16 @@ impl Simulation {
                 self.take(event);
             }
             self.react();
-            assert!(
-                self.harness.status() != JobStatus::Failed,
-                "seed {}: {:?}",
-                self.seed,
-                self.harness.failures_text()
-            );
+            if self.harness.status() == JobStatus::Failed {
+                // All that it had were damaged, one after the other.
+                let is_left = self.harness.master.checkpoints.latest().is_some();
+                assert!(!is_left && self.has_damaged, "seed {}: {:?}", self.seed, self.harness.failures_text());
+                return self.done;
+            }
         }
+        self.done.stopped = u32::from(self.harness.master.details().stopped_with.is_some());
         self.check_end();
-        self.completed
+        self.done
     }
 
     fn take(&mut self, event: Event) {
@@ -202,6 +233,17 @@ impl Simulation {
                     self.harness.report_update(update(attempt, TaskState::Failed, Some(cause)));
                 }
             }
+            Event::Ask if self.has_faults() => {
+                let directory = Some(SnapshotLocation("/points".to_owned()));
+                let request = if self.rng.random_bool(0.3) {
+                    SnapshotRequest::StopWithSavepoint(directory, StopMode::NoDrain)
+                } else {
+                    SnapshotRequest::Savepoint(directory)
+                };
+                self.harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(self.numbered, request));
+                self.after(1..20_000, Event::Ask);
+            }
+            Event::Ask => {}
             Event::EndOfData(attempt) => self.end_of_data(self.harness.vertex_index(attempt), attempt),
             Event::Storage => {
                 let mut storage = self.harness.store.0.lock().unwrap();
@@ -218,7 +260,11 @@ impl Simulation {
                 }
                 drop(storage);
                 if let (Some(metadata), Some(JobMasterMessage::CheckpointStored(_, Ok(())))) = (stores, &answer) {
-                    self.completed += 1;
+                    if metadata.kind.is_savepoint() {
+                        self.done.savepoints += 1;
+                    } else {
+                        self.done.completed += 1;
+                    }
                     self.durable.extend(names(&metadata));
                 }
                 if let Some(answer) = answer {
@@ -243,6 +289,12 @@ impl Simulation {
         }
     }
 
+    /// Complete checkpoints of the job, whole or damaged, ascending.
+    fn checkpoints(&self, storage: &FakeStorage) -> Vec<CheckpointId> {
+        let location = &self.harness.master.checkpoints.settings().location;
+        storage.stored.keys().filter(|(of, _)| of == location).map(|(_, id)| *id).collect()
+    }
+
     fn has_input_ended(&self, vertex: VertexIndex) -> bool {
         let has_ended = |producer: &VertexIndex| match self.tasks.get(producer) {
             Some(task) => task.is_at_end,
@@ -263,7 +315,10 @@ impl Simulation {
         self.check_journal();
         for (_, message) in self.harness.take_to_task_executors() {
             match message {
-                TaskExecutorMessage::SubmitTask(deployment) => self.start(&deployment),
+                TaskExecutorMessage::SubmitTask(deployment) => {
+                    self.done.went_on += u32::from(std::mem::take(&mut self.has_begun_to_end));
+                    self.start(&deployment);
+                }
                 TaskExecutorMessage::CancelTask(attempt) if self.remove_task(attempt) => {
                     let canceled = update(attempt, TaskState::Canceled, None);
                     self.say(1..800, JobMasterMessage::UpdateTaskExecutionState(canceled));
@@ -272,9 +327,18 @@ impl Simulation {
                     let id = trigger.checkpoint_id;
                     assert!(self.last_id <= id, "seed {}: {id} is begun after {}", self.seed, self.last_id);
                     self.last_id = id;
-                    self.barrier(trigger.attempt, id);
+                    self.barrier(
+                        trigger.attempt,
+                        id,
+                        matches!(trigger.options.kind, SnapshotKind::StopWithSavepoint(_)),
+                    );
                 }
                 TaskExecutorMessage::NotifyCheckpointComplete(attempt, id) => self.complete(attempt, id),
+                TaskExecutorMessage::NotifyCheckpointAborted(attempt, id) => {
+                    if let Some(task) = self.tasks.values_mut().find(|task| task.attempt == attempt) {
+                        task.stopped_for.take_if(|savepoint| *savepoint == id);
+                    }
+                }
                 _ => {}
             }
         }
@@ -295,8 +359,10 @@ impl Simulation {
             let mut tasks = storage.tasks.iter();
             tasks.any(|task| matches!(task, StorageTask::Discard { checkpoints, .. } if checkpoints.contains(id)))
         };
-        let ids = storage.stored.keys().map(|(_, id)| *id);
-        let intact: Vec<_> = ids.filter(|id| !storage.damaged.contains(id) && !is_going(id)).collect();
+        let ids = self.checkpoints(&storage).into_iter();
+        // Of those whose answer was lost nobody knows.
+        let is_lost = |id: &CheckpointId| storage.damaged.contains(id) || storage.doubtful.contains(id);
+        let intact: Vec<_> = ids.filter(|id| !is_lost(id) && !is_going(id)).collect();
         let target = if self.rng.random_bool(0.5) { Some(self.last_id) } else { intact.last().copied() };
         let is_only_one = intact.len() < 2 && target.is_some_and(|target| intact.contains(&target));
         if self.rng.random_bool(0.3) {
@@ -304,6 +370,7 @@ impl Simulation {
             storage.is_undeletable = true;
         } else if let Some(target) = target.filter(|_| !is_only_one) {
             storage.damaged.insert(target);
+            self.has_damaged = true;
         }
     }
 
@@ -317,14 +384,15 @@ impl Simulation {
             (_, Some(position)) => u64::try_from(position).unwrap(),
             (None, None) => 0,
             // It had finished: nothing is left of its input.
-            (Some(_), None) => self.written.get(&subtask).copied().unwrap_or(0),
+            (Some(restore), None) => self.written_before.get(&(restore.checkpoint_id, subtask)).copied().unwrap_or(0),
         };
-        let task = Task { attempt, next, ready: Vec::new(), triggered: BTreeSet::new(), is_at_end: false, last: None };
+        let (ready, triggered) = (Vec::new(), BTreeSet::new());
+        let task = Task { attempt, next, ready, triggered, is_at_end: false, stopped_for: None, last: None };
         if let Some(restore) = restored {
             let storage = self.harness.store.0.lock().unwrap();
             let id = restore.checkpoint_id;
             let is_newer = |other: CheckpointId| id < other && !storage.damaged.contains(&other);
-            let has_newer = storage.stored.keys().any(|(_, other)| is_newer(*other));
+            let has_newer = self.checkpoints(&storage).into_iter().any(is_newer);
             assert!(!has_newer, "seed {}: {id} is restored, which is not the newest", self.seed);
         }
         let is_damaged = restored
@@ -353,13 +421,16 @@ impl Simulation {
     }
 
     /// A barrier came to a task: it takes part, and then those whose inputs have all brought it.
-    fn barrier(&mut self, attempt: ExecutionAttemptId, id: CheckpointId) {
+    fn barrier(&mut self, attempt: ExecutionAttemptId, id: CheckpointId, stops: bool) {
         let vertex = self.harness.vertex_index(attempt);
         let Some(task) = self.tasks.get_mut(&vertex).filter(|task| task.attempt == attempt) else { return };
         if !task.triggered.insert(id) {
             return;
         }
         self.snapshot(vertex, id);
+        if stops && let Some(task) = self.tasks.get_mut(&vertex) {
+            task.stopped_for = Some(id);
+        }
         let consumers: Vec<VertexIndex> = self.tasks.keys().copied().collect();
         for consumer in consumers {
             let producers = self.harness.producers(consumer);
@@ -369,7 +440,7 @@ impl Simulation {
             };
             if producers.contains(&vertex) && producers.iter().all(has_brought) {
                 let attempt = self.tasks[&consumer].attempt;
-                self.barrier(attempt, id);
+                self.barrier(attempt, id, stops);
             }
         }
     }
@@ -385,9 +456,12 @@ impl Simulation {
         let is_finished = task.is_at_end;
         let mut state = OperatorSubtaskState::default();
         if is_sink {
-            if 0 < count && !is_finished {
+            if 0 < count && !is_finished && task.stopped_for.is_none() {
                 task.ready.push((id, attempt.execution_vertex.subtask_index, task.next, task.next + count));
                 task.next += count;
+            }
+            if is_finished {
+                self.written_before.insert((id, attempt.execution_vertex.subtask_index), task.next);
             }
             state.watermark = Some(i64::try_from(task.next).unwrap());
             state.committables = task.ready.iter().map(|rows| Committable(named(*rows).into_bytes())).collect();
@@ -426,7 +500,15 @@ impl Simulation {
         let vertex = self.harness.vertex_index(attempt);
         let Some(task) = self.tasks.get_mut(&vertex).filter(|task| task.attempt == attempt) else { return };
         task.ready.retain(|(belongs_to, ..)| id < *belongs_to);
-        if task.last.is_some_and(|last| last <= id) {
+        let stops = task.stopped_for == Some(id);
+        self.is_committed |= !stops;
+        self.has_begun_to_end |= stops;
+        if stops && self.has_faults() && self.rng.random_bool(0.2) {
+            self.after(1..600, Event::Fails(attempt, "guest-panic"));
+            return;
+        }
+        let task = &self.tasks[&vertex];
+        if task.last.is_some_and(|last| last <= id) || stops {
             if !self.harness.producers(vertex).is_empty() {
                 let task = &self.tasks[&vertex];
                 self.written.insert(task.attempt.execution_vertex.subtask_index, task.next);
@@ -468,7 +550,8 @@ impl Simulation {
                 self.visible.retain(|(belongs_to, ..)| *belongs_to <= id);
                 self.make_visible(names);
             } else if line == "prepare" {
-                assert!(self.visible.is_empty(), "seed {}: begins from scratch behind visible output", self.seed);
+                assert!(!self.is_committed, "seed {}: begins from scratch behind a checkpoint", self.seed);
+                self.visible.clear();
             }
         }
     }
@@ -541,8 +624,12 @@ impl Harness {
 }
 
 fn run_seeds(seeds: std::ops::Range<u64>) {
-    let completed: u32 = seeds.map(|seed| Simulation::new(seed).run()).sum();
-    assert!(1000 < completed, "only {completed} checkpoints completed");
+    let done: Vec<Done> = seeds.map(|seed| Simulation::new(seed).run()).collect();
+    let sum = |count: fn(&Done) -> u32| done.iter().map(count).sum::<u32>();
+    let sums =
+        [sum(|done| done.completed), sum(|done| done.savepoints), sum(|done| done.stopped), sum(|done| done.went_on)];
+    let least = [1000, 40, 5, 1];
+    assert!(sums.iter().zip(least).all(|(sum, least)| least <= *sum), "too little was done: {sums:?}");
 }
 
 #[test]

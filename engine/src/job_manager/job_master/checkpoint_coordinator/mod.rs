@@ -445,10 +445,13 @@ impl CheckpointCoordinator {
 
     /// A user asks for a checkpoint or savepoint.
     pub fn ask(&mut self, asker: u64, request: SnapshotRequest, now: Timestamp) {
-        if self.scheduler == Scheduler::Off {
-            let message = "the job does not run at the moment; try again".to_owned();
-            self.effects.push(Effect::Answer(asker, Err(message)));
-            return;
+        if self.scheduler == Scheduler::Off || self.is_stopped() {
+            let message = if self.is_stopped() {
+                "the job is being stopped already"
+            } else {
+                "the job does not run at the moment; try again"
+            };
+            return self.effects.push(Effect::Answer(asker, Err(message.to_owned())));
         }
         let (kind, directory, is_full) = match request {
             SnapshotRequest::Checkpoint { .. } if !self.is_periodic() => {
@@ -555,6 +558,10 @@ impl CheckpointCoordinator {
                     );
                 }
             }
+        }
+        // It would take tasks that have ended for the savepoint for ones that came to the end of their input.
+        if self.is_stopped() {
+            return None;
         }
         let load = Load { pending: self.pending.len(), cleaning: self.cleaning, last_completion: self.last_completion };
         match self.decider.choose(load, now) {
