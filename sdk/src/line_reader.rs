@@ -13,7 +13,7 @@ use crate::{
 /// Reads records of type `T` from lines of JSON: only the fields that the type names.
 ///
 /// Fields that the type borrows, such as `&str`, need no allocation. What JSON each type
-/// takes is described at `FileSource::json`.
+/// takes is described at [`json`](engine_rows::json).
 ///
 /// ```
 /// use engine_sdk::{JsonReader, Record};

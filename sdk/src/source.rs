@@ -109,7 +109,7 @@ impl FileSource<str> {
 
     /// Lines that are JSON objects. Each field of the record type is read from the
     /// member of its name, other members are skipped; an enum is read from an object with
-    /// one member, named as the variant.
+    /// one member, named as the variant. [`engine_rows::json`] has a table of what each type takes.
     pub fn json_lines<T: Record + ?Sized>(path: impl Into<String>) -> FileSource<T> {
         FileSource::of(path.into(), "json")
     }

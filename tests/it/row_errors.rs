@@ -61,6 +61,10 @@ impl Case {
             let count = format!("{} rejected rows", refused.len());
             let summary = String::from_utf8_lossy(&finished.stderr);
             assert!(summary.contains(&count), "{count}: {}", describe(&finished));
+            // Of a letter the directory tells.
+            let told = format!("row at {place} was skipped: ");
+            let told = summary.lines().find(|line| line.contains(&told));
+            assert_eq!(told.is_some_and(|line| line.contains(message)), policy == "skip", "{}", describe(&finished));
         }
 
         let mut letters: Vec<Value> = Vec::new();

@@ -346,7 +346,12 @@ fn compare_states(old: &StateDeclaration, new: &StateDeclaration) -> Result<Vec<
     let (old_type, new_type) = (&old.value_type, &new.value_type);
     let mut changes = match evolution(old, new) {
         Evolution::Same => Vec::new(),
-        Evolution::Converted(_) => vec![format!("its values become {new_type}, they were {old_type}")],
+        Evolution::Converted(conversion) => {
+            let becomes = format!("its values become {new_type}, they were {old_type}");
+            let begins = "in values that are there, each new field begins as zero, false, empty or none";
+            let begins = conversion.adds_fields().then(|| begins.to_owned());
+            [becomes].into_iter().chain(begins).collect()
+        }
         Evolution::Incompatible(reason) => {
             return Err(format!(
                 "{reason}; it was written as {} of {old_type}, and would be read as {} of {new_type}: give it another \
@@ -475,6 +480,17 @@ mod tests {
              \"Count\" (uid count), state \"first\"\n  \
              \"Fresh\" (uid fresh)\n"
         );
+    }
+
+    #[test]
+    fn a_new_field_and_what_it_begins_with_are_told() {
+        let lines = |old: &str, new: &str| {
+            compared(vec![operator(1, "A", &[("x", old)])], vec![operator(1, "A", &[("x", new)])]).to_string()
+        };
+        let begins = "; in values that are there, each new field begins as zero, false, empty or none\n";
+        assert!(lines("Low{count:u64}", "Low{count:u64,least:f64}").ends_with(begins));
+        assert!(lines("list<Low{a:u8}>", "list<Low{a:u8,b:option<u8>}>").ends_with(begins));
+        assert!(lines("Low{count:u32,gone:u8}", "Low{count:u64}").ends_with("they were Low{count:u32,gone:u8}\n"));
     }
 
     #[test]

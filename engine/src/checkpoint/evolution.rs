@@ -35,6 +35,13 @@ pub struct StateConversion {
     has_time_to_live: bool,
 }
 
+impl StateConversion {
+    /// True if values get fields that were not stored: zero, false, empty or none.
+    pub fn adds_fields(&self) -> bool {
+        self.conversion.adds_fields()
+    }
+}
+
 /// Compares a stored state with one that a program declares under its name.
 pub fn evolution(old: &StateDeclaration, new: &StateDeclaration) -> Evolution {
     let refused = |reason: &str| Evolution::Incompatible(reason.to_owned());
@@ -147,6 +154,21 @@ enum Conversion {
     },
     /// For each old variant its new number, and its fields.
     Sum(Vec<(u8, Vec<Conversion>)>),
+}
+
+impl Conversion {
+    /// Fields that were not stored get a default.
+    fn adds_fields(&self) -> bool {
+        match self {
+            Self::Copy(_) | Self::Integer { .. } | Self::Float | Self::Whole => false,
+            Self::Some(value) | Self::Option(value) | Self::List(value) | Self::Map(_, value) => value.adds_fields(),
+            Self::Tuple(fields) => fields.iter().any(Self::adds_fields),
+            Self::Struct { read, write } => {
+                write.iter().any(Result::is_err) || read.iter().flatten().any(Self::adds_fields)
+            }
+            Self::Sum(variants) => variants.iter().flat_map(|(_, fields)| fields).any(Self::adds_fields),
+        }
+    }
 }
 
 /// How to convert, or why that cannot be done.

@@ -140,7 +140,7 @@ fn name_of(operator: &OperatorState, metadata: &CheckpointMetadata) -> String {
 
 fn not_one(what: &str, found: &[&OperatorState], known: &[String]) -> ExportError {
     ExportError::NotThere(match found {
-        [] if known.is_empty() => format!("there is no {what}; there is none at all"),
+        [] if known.is_empty() => format!("there is no {what} in it, nor any other yet"),
         [] => format!("there is no {what}; there are: {}", known.join(", ")),
         several => {
             let ids: Vec<String> = several.iter().map(|operator| operator.operator_id.to_string()).collect();

@@ -28,6 +28,7 @@ use crate::{
         clock::Clock,
         config::{Configuration, Origin, options},
         ids::JobId,
+        key_group::MAX_PARALLELISM_LIMIT,
         option_scope::Scope,
         status::JobStatus,
     },
@@ -57,11 +58,15 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// Threads of the control plane; tasks have their own.
 const CONTROL_THREADS: usize = 2;
 
+fn parallelism(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("a parallelism is a whole number from 1 to {MAX_PARALLELISM_LIMIT}"))
+}
+
 /// Options that say which program is run, how, and what it may open; shared with `engine plan`.
 #[derive(Debug, Args)]
 pub(crate) struct ProgramOptions {
     /// Parallelism of operators that set none.
-    #[arg(short, long, value_name = "COUNT")]
+    #[arg(short, long, value_name = "COUNT", value_parser = parallelism)]
     pub(crate) parallelism: Option<u32>,
     /// Name of the job.
     #[arg(long)]

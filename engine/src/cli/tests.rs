@@ -210,6 +210,8 @@ fn the_client_reads_what_rest_writes() {
     assert_eq!((jobs[2].state, jobs[2].end_time, jobs[2].duration), (JobStatus::Finished, 2000, 1000));
     let snapshot = client.snapshot(RUNNING).expect("known");
     assert_eq!(snapshot.slot_shortage, Some(SlotShortage { needed: 4, available: Some(1) }));
+    let vertex = &snapshot.vertices[0].1;
+    assert_eq!((vertex.rejected_rows, vertex.dropped_log_lines), (3, 10), "of a job that runs, too");
     let line = progress::summary(&snapshot).lines().nth(1).map(str::to_owned).unwrap_or_default();
     assert!(line.starts_with("  waiting for 4 slots, 1 is available: raise taskmanager.numberOfTaskSlots"), "{line}");
     let snapshot = client.snapshot(FAILED).expect("known");
@@ -223,7 +225,7 @@ fn the_client_reads_what_rest_writes() {
     failure.detail = "divide\nmain".to_owned();
     assert_eq!(failure.text(), "\"Flat Map\" (1/2) panicked: <b>no</b>\n    at divide\n    at main");
     let vertex = &snapshot.vertices[0].1;
-    assert_eq!((vertex.records_in, vertex.back_pressured_ms, vertex.rejected_rows), (300, 50, 0));
+    assert_eq!((vertex.records_in, vertex.back_pressured_ms, vertex.rejected_rows), (300, 50, 3));
     assert_eq!(client.find_job("0101").expect("one"), RUNNING);
     assert!(client.find_job("ff").expect_err("none").to_string().starts_with("there is no job ff"));
     assert!(client.find_job("0").expect_err("several").to_string().starts_with("3 jobs have ids"));

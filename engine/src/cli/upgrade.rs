@@ -119,7 +119,9 @@ pub(crate) fn run(upgrade: &UpgradeOptions, global: &GlobalOptions) -> Outcome {
     }
     match failure {
         None => {
-            say(&format!("to go back to the state of the savepoint: engine stop {successor}, and {command}"));
+            say(&format!(
+                "to go back to the state of the savepoint: engine stop {successor}, then the command printed last above"
+            ));
             match global.output {
                 Output::Text => super::print(&format!("job {successor} goes on in place of {job}")),
                 Output::Json => Ok(()),

@@ -152,6 +152,19 @@ pub enum GrantError {
     },
 }
 
+impl GrantError {
+    /// Stable, for scripts.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotGranted { .. } => "not-granted",
+            Self::Unusable { .. } => "unusable-path",
+            Self::NotEmpty { .. } => "output-not-empty",
+            Self::NotADirectory { .. } => "output-not-a-directory",
+            Self::ReadAndWritten { .. } => "read-and-written",
+        }
+    }
+}
+
 /// Something that a connector of the graph will open.
 struct Wish {
     node: String,

@@ -110,7 +110,7 @@ impl ClientError {
             Self::Compile(_) => Some("not-compiled"),
             Self::InvalidGraph(_) => Some("invalid-graph"),
             Self::Connector { .. } => Some("connector"),
-            Self::Grant(_) => Some("not-granted"),
+            Self::Grant(error) => Some(error.code()),
             _ => None,
         }
     }

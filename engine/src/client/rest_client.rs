@@ -25,6 +25,7 @@ const OPERATION_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between two questions about an operation.
 const OPERATION_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Metrics of a job that clients show.
+const VERTEX_METRICS: &str = "numRejectedRows,numLogLinesDropped";
 const JOB_METRICS: &str = "numRestarts,downtimeTotal,numSlotsAwaited,numSlotsAvailable";
 /// Where a JobManager is looked for if nothing says where it is.
 pub const DEFAULT_HOST: &str = "127.0.0.1";
@@ -315,15 +316,11 @@ impl RestClient {
         let slots = |name: &str| value(name).and_then(|count| u32::try_from(count).ok());
         snapshot.slot_shortage =
             slots("numSlotsAwaited").map(|needed| SlotShortage { needed, available: slots("numSlotsAvailable") });
-        if snapshot.status.is_globally_terminal() {
-            for (id, vertex) in &mut snapshot.vertices {
-                let sum_of = |name: &str| {
-                    let path = format!("/jobs/{job}/vertices/{id}/subtasks/metrics?get={name}&agg=sum");
-                    Ok::<_, RestClientError>(sum(&self.get(&path)?).unwrap_or(0))
-                };
-                vertex.rejected_rows = sum_of("numRejectedRows")?;
-                vertex.dropped_log_lines = sum_of("numLogLinesDropped")?;
-            }
+        for (id, vertex) in &mut snapshot.vertices {
+            let path = format!("/jobs/{job}/vertices/{id}/subtasks/metrics?get={VERTEX_METRICS}&agg=sum");
+            let sums = self.get(&path)?;
+            vertex.rejected_rows = sum(&sums, "numRejectedRows");
+            vertex.dropped_log_lines = sum(&sums, "numLogLinesDropped");
         }
         if snapshot.has_failed() || 0 < snapshot.restarts {
             let exceptions = self.get(&format!("/jobs/{job}/exceptions"))?;
@@ -463,9 +460,10 @@ fn root_failure(exceptions: &Value) -> Option<JobFailure> {
     Some(JobFailure { code, message: message.to_owned(), detail: detail.to_owned() })
 }
 
-/// The number in an answer about one aggregated metric.
-fn sum(answer: &Value) -> Option<u64> {
-    number(&answer.get(0)?["sum"])
+/// The number of a metric in an answer about aggregated ones; 0 before there is one.
+fn sum(answer: &Value, name: &str) -> u64 {
+    let metrics = answer.as_array().into_iter().flatten();
+    metrics.filter(|metric| metric["id"] == name).find_map(|metric| number(&metric["sum"])).unwrap_or(0)
 }
 
 /// A metric's value: values are texts, aggregates numbers.

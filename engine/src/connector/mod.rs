@@ -284,8 +284,9 @@ pub fn check_destinations_apart<'a>(
         // What cannot be looked at is refused for that reason.
         let Ok(path) = canonical_destination(options.path()) else { continue };
         let overlaps = |(_, other): &&(&str, PathBuf)| path.starts_with(other) || other.starts_with(&path);
-        if let Some((other, _)) = destinations.iter().find(overlaps) {
-            return Err((name, ConnectorError::SharedDestination { other: (*other).to_owned(), path }));
+        if let Some((other, other_path)) = destinations.iter().find(overlaps) {
+            let (other, other_path) = ((*other).to_owned(), other_path.clone());
+            return Err((name, ConnectorError::SharedDestination { other, other_path, path }));
         }
         destinations.push((name, path));
     }
@@ -890,15 +891,20 @@ pub enum ConnectorError {
         message: String,
     },
     /// Output of two sinks would mix.
-    #[error("it writes into {}, as operator \"{other}\" does: give each file sink a directory of its own, none within another's", path.display())]
+    #[error(
+        "it writes into {} and operator \"{other}\" into {}: give each file sink a directory of its own, none within another's",
+        path.display(), other_path.display()
+    )]
     SharedDestination {
         /// The other sink.
         other: String,
+        /// Its directory.
+        other_path: PathBuf,
         /// The directory.
         path: PathBuf,
     },
     /// A split or committable is not one of this connector's: a bug.
-    #[error("{0} is damaged")]
+    #[error("{0} is damaged, or that of another connector: one that takes the place of another needs another uid")]
     Damaged(&'static str),
 }
 

@@ -376,7 +376,7 @@ fn commits_are_all_tried_and_the_first_failure_is_told() {
     let first = number(&job.checkpoints[&1][0]);
     job.broker.abort(first);
     let error = job.committer.commit(job.checkpoints[&1].clone()).expect_err("expired").to_string();
-    assert_eq!(error, "a transaction that was not prepared is damaged");
+    assert!(error.starts_with("a transaction that was not prepared is damaged, or "), "{error}");
     assert_eq!(job.broker.lock().visible, ["b"]);
 }
 

@@ -113,6 +113,8 @@ fn attempt(subtask_index: u32, attempt_number: u32, state: ExecutionState) -> At
             records_out: 200,
             bytes_in: 1000,
             bytes_out: 2000,
+            rejected_rows: u64::from(subtask_index + 1),
+            log_lines_dropped: 5,
             idle_ms: 25,
             busy_ms: 50,
             back_pressured_ms: 25,

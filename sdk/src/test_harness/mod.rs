@@ -394,7 +394,7 @@ impl TestHarness {
         self.records_in(sink)
     }
 
-    /// The records that the sink of this name got, in the order in which they came.
+    /// The records that the sink of this name or uid got, in the order in which they came.
     ///
     /// # Errors
     /// As [`TestHarness::records`].
@@ -625,8 +625,12 @@ impl TestHarness {
     }
 
     fn named(&self, name: &str, is_one: fn(&OperatorKind) -> bool) -> Result<u32> {
-        let node = self.declaration.nodes.iter().find(|node| node.name == name && is_one(&node.operator));
-        node.map(|node| node.id).ok_or_else(|| Error::new(format!("the job has no \"{name}\"")))
+        let nodes = || self.declaration.nodes.iter().filter(|node| is_one(&node.operator));
+        let mut called = nodes().filter(|node| node.name == name || node.uid.as_deref() == Some(name));
+        called.next().map(|node| node.id).ok_or_else(|| {
+            let names: Vec<&str> = nodes().map(|node| node.name.as_str()).collect();
+            Error::new(format!("the job has no \"{name}\"; there are: {}", names.join(", ")))
+        })
     }
 
     fn records_in<T: Owned>(&self, sink: u32) -> Result<Vec<(T, Option<i64>)>> {

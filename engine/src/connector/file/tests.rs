@@ -490,7 +490,7 @@ fn commits_check_what_they_are_given() {
     let error = text_of(&error);
     assert!(error.starts_with(&format!("{hidden} is missing, and so is part-0-0-")), "{error}");
     let damaged = committer.commit(vec![crate::connector::Committable(vec![0xff; 30])]);
-    assert_eq!(damaged.expect_err("damaged").to_string(), "a committable of a file sink is damaged");
+    assert!(damaged.expect_err("damaged").to_string().starts_with("a committable of a file sink is damaged, or "));
 }
 
 #[test]

@@ -214,7 +214,9 @@ impl Simulation {
                 return self.done;
             }
         }
-        self.done.stopped = u32::from(self.harness.master.details().stopped_with.is_some());
+        let has_stopped = self.harness.master.details().stopped_with.is_some();
+        self.done.stopped = u32::from(has_stopped);
+        assert!(has_stopped || !self.has_faults(), "seed {}: it ends before its input does", self.seed);
         self.check_end();
         self.done
     }
@@ -335,8 +337,9 @@ impl Simulation {
                 }
                 TaskExecutorMessage::NotifyCheckpointComplete(attempt, id) => self.complete(attempt, id),
                 TaskExecutorMessage::NotifyCheckpointAborted(attempt, id) => {
-                    if let Some(task) = self.tasks.values_mut().find(|task| task.attempt == attempt) {
-                        task.stopped_for.take_if(|savepoint| *savepoint == id);
+                    let has_stopped = |task: &Task| task.attempt == attempt && task.stopped_for == Some(id);
+                    if self.tasks.values().any(has_stopped) {
+                        self.after(1..50, Event::Fails(attempt, "stop-given-up"));
                     }
                 }
                 _ => {}
@@ -450,7 +453,8 @@ impl Simulation {
         let count = self.rng.random_range(0..3);
         let task = self.tasks.get_mut(&vertex).expect("the caller found it");
         let attempt = task.attempt;
-        if task.is_at_end {
+        // A source that has stopped is at its end.
+        if task.is_at_end || task.stopped_for.is_some() {
             task.last.get_or_insert(id);
         }
         let is_finished = task.is_at_end;

@@ -741,6 +741,47 @@ fn a_savepoint_that_stops_the_job_is_given_up_when_a_task_fails_while_it_is_stor
     assert_eq!((harness.status(), harness.master.details().stopped_with), (JobStatus::Finished, None));
 }
 
+/// They become visible at the end of the job, which may never come.
+#[test]
+fn rows_of_tasks_that_finished_before_are_in_a_savepoint() {
+    let (mut harness, deployed) = Harness::running(pipelines(2), &[]);
+    let kept = vec![(SINK, vec![Committable(b"kept".to_vec())])];
+    harness.report(deployed[0].attempt, TaskState::Finished);
+    let update = update(deployed[1].attempt, TaskState::Finished, None);
+    harness.report_update(TaskExecutionStateUpdate { committables: kept, ..update });
+    let request = SnapshotRequest::Savepoint(Some(SnapshotLocation("/points".to_owned())));
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(3, request));
+    harness.acknowledge(deployed[2].attempt, 1, state(&[], &[]));
+    harness.acknowledge(deployed[3].attempt, 1, state(&[], &["a"]));
+    harness.journal.take();
+    harness.perform_storage();
+    assert_eq!(harness.journal.take(), ["keep 1: a kept"]);
+    let answers = harness.take_answers();
+    let [(3, Ok(taken))] = answers.as_slice() else { panic!("{answers:?}") };
+    let settings = [("execution.state-recovery.path", taken.location.0.as_str())];
+    let (next, _) = Harness::running_with(pipelines(2), &settings, harness.store.clone());
+    assert!(next.journal.take().contains(&"recover 1: kept a".to_owned()));
+}
+
+/// One that is begun before tasks hear that the savepoint was given up would take them for finished.
+#[test]
+fn tasks_hear_first_of_the_savepoint_that_was_given_up_and_then_of_the_next_checkpoint() {
+    let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
+    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::Drain);
+    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
+    let id = triggered(&harness.take_to_task_executors())[0].checkpoint_id;
+    // A checkpoint is due by now.
+    harness.advance(2 * SECOND);
+    harness.take_sent();
+    harness.decline(deployed[0].attempt, id, CheckpointFailureReason::CheckpointDeclined);
+    harness.advance(2 * SECOND);
+    let sent = harness.take_to_task_executors();
+    let place = |is_it: fn(&TaskExecutorMessage) -> bool| sent.iter().position(|(_, message)| is_it(message));
+    let aborted = place(|message| matches!(message, TaskExecutorMessage::NotifyCheckpointAborted(..)));
+    let next = place(|message| matches!(message, TaskExecutorMessage::TriggerCheckpoint(_)));
+    assert!(aborted.is_some() && next.is_some() && aborted < next, "{sent:?}");
+}
+
 /// Tasks of other regions have ended with the savepoint, whose rows the restart takes back.
 #[test]
 fn all_regions_restart_if_a_task_fails_behind_the_savepoint_that_stops_the_job() {

@@ -41,6 +41,8 @@ impl JobMaster {
         if self.is_at_end_of_data() {
             self.checkpoints.end_of_data(now);
         }
+        // First tasks hear of what was given up: what they do for the next checkpoint depends on it.
+        self.carry_out_effects(now);
         while let Some(request) = self.checkpoints.next_request(now) {
             let after_tasks_finish = self.checkpoints.settings().after_tasks_finish;
             let plan = match plan::calculate(&self.graph, after_tasks_finish) {
@@ -60,9 +62,11 @@ impl JobMaster {
                 }
             };
             let attempt_of = |vertex: &VertexIndex| self.graph.vertex(*vertex).current().attempt();
+            let finished = plan.finished.iter().map(|vertex| self.graph.vertex(*vertex).id()).collect();
             let participants = Participants {
                 to_wait: plan.to_wait.iter().map(attempt_of).map(|it| (it.execution_vertex, it)).collect(),
-                finished: plan.finished.iter().map(|vertex| self.graph.vertex(*vertex).id()).collect(),
+                delivered: self.coordinators.delivered(&finished),
+                finished,
             };
             let begun = self.checkpoints.begin(request, &self.job_graph, participants, now);
             // Before the triggers: a split that is dealt from here on comes to its task behind the barrier.

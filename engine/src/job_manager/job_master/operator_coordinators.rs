@@ -499,6 +499,18 @@ impl OperatorCoordinators {
         Ok(())
     }
 
+    /// What sinks of these finished tasks delivered, which becomes visible at the job's end: by task and node.
+    pub fn delivered(
+        &self,
+        finished: &BTreeSet<ExecutionVertexId>,
+    ) -> BTreeMap<(ExecutionVertexId, u32), Vec<Committable>> {
+        let delivered = self.sinks.iter().flat_map(|(node, sink)| {
+            let task = |subtask_index| ExecutionVertexId { vertex: sink.use_.vertex, subtask_index };
+            sink.committables.iter().map(move |(subtask, committables)| ((task(*subtask), *node), committables.clone()))
+        });
+        delivered.filter(|((task, _), committables)| finished.contains(task) && !committables.is_empty()).collect()
+    }
+
     /// Vertices of which a restart must take all subtasks or none, because what their
     /// readers were dealt is not known any more.
     pub fn indivisible_vertices(&self) -> impl Iterator<Item = JobVertexId> {

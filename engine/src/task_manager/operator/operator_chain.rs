@@ -878,7 +878,7 @@ impl Opener<'_> {
             |place| partitions[place].take().expect("each partition has one producer"),
             &self.setup.counters,
             &self.row_errors,
-            &self.setup.context.task_name,
+            &self.setup.context,
         )
     }
 

@@ -15,10 +15,13 @@ use std::{
 use bytes::Bytes;
 use engine_rows::row::Rows;
 
-use super::{Backpressure, Destination, Interrupted, OperatorCounters, PlannedOutput, RowErrors, TaskCounters};
+use super::{
+    Backpressure, Destination, Interrupted, OperatorCounters, PlannedOutput, RowErrors, TaskContext, TaskCounters,
+};
 use crate::{
     base::{
         clock::Timestamp,
+        ids::JobId,
         stream_element::{BatchKind, RecordBatch, StreamElement, WatermarkStatus},
     },
     connector::Verdict,
@@ -57,6 +60,7 @@ pub struct Outputs {
     /// How far splits have come, as the segment reported.
     split_times: Vec<(u32, Timestamp)>,
     row_errors: Rc<RefCell<RowErrors>>,
+    job: JobId,
     task_name: String,
 }
 
@@ -68,7 +72,7 @@ impl Outputs {
         mut take_partition: impl FnMut(usize) -> ResultPartition,
         counters: &Arc<TaskCounters>,
         row_errors: &Rc<RefCell<RowErrors>>,
-        task_name: &str,
+        context: &TaskContext,
     ) -> Self {
         let mut partitions = Vec::new();
         let mut outputs = Vec::new();
@@ -101,7 +105,8 @@ impl Outputs {
             counters: Arc::clone(counters),
             split_times: Vec::new(),
             row_errors: Rc::clone(row_errors),
-            task_name: task_name.to_owned(),
+            job: context.job,
+            task_name: context.task_name.clone(),
         }
     }
 
@@ -269,13 +274,13 @@ impl EmitTarget for Outputs {
     }
 
     fn log(&mut self, level: LogLevel, message: &str) {
-        let task = &self.task_name;
+        let (job, task) = (self.job, &self.task_name);
         match level {
-            LogLevel::Trace => tracing::trace!(target: "plugin", task, "{message}"),
-            LogLevel::Debug => tracing::debug!(target: "plugin", task, "{message}"),
-            LogLevel::Info => tracing::info!(target: "plugin", task, "{message}"),
-            LogLevel::Warn => tracing::warn!(target: "plugin", task, "{message}"),
-            LogLevel::Error => tracing::error!(target: "plugin", task, "{message}"),
+            LogLevel::Trace => tracing::trace!(target: "plugin", %job, task, "{message}"),
+            LogLevel::Debug => tracing::debug!(target: "plugin", %job, task, "{message}"),
+            LogLevel::Info => tracing::info!(target: "plugin", %job, task, "{message}"),
+            LogLevel::Warn => tracing::warn!(target: "plugin", %job, task, "{message}"),
+            LogLevel::Error => tracing::error!(target: "plugin", %job, task, "{message}"),
         }
     }
 }

@@ -84,6 +84,9 @@ impl RowErrorPolicy {
     }
 }
 
+/// Skipped rows of one operator of a task that the log tells of.
+const TOLD_MAX: u32 = 3;
+
 /// Decides over refused rows.
 pub struct RowErrors {
     policy: RowErrorPolicy,
@@ -92,6 +95,8 @@ pub struct RowErrors {
     counters: Arc<TaskCounters>,
     file: Option<(PathBuf, BufWriter<File>)>,
     failure: Option<RowErrorsError>,
+    /// Skipped rows that the log tells of, by node.
+    told: BTreeMap<u32, u32>,
     origin: Origin,
     /// True while rows are processed as they came from the origin, not as another
     /// operator of the chain made them.
@@ -114,6 +119,7 @@ impl RowErrors {
             counters,
             file: None,
             failure: None,
+            told: BTreeMap::new(),
             origin: Origin::None,
             is_direct: true,
             readers: Vec::new(),
@@ -164,7 +170,7 @@ impl RowErrors {
     pub fn reject(&mut self, node: u32, position: &str, message: &str, payload: &[u8]) -> Verdict {
         match &self.policy {
             RowErrorPolicy::Fail => return Verdict::Fail,
-            RowErrorPolicy::Skip => {}
+            RowErrorPolicy::Skip => self.tell_of_skipped(node, position, message),
             RowErrorPolicy::DeadLetter(directory) => {
                 let directory = directory.clone();
                 if let Err(error) = self.put_aside(&directory, node, position, message, payload) {
@@ -175,6 +181,21 @@ impl RowErrors {
         }
         self.counters.rejected_rows.fetch_add(1, Ordering::Relaxed);
         Verdict::Skip
+    }
+
+    /// Says in the log what became of the first rows; all are counted.
+    fn tell_of_skipped(&mut self, node: u32, position: &str, message: &str) {
+        let told = self.told.entry(node).or_default();
+        if *told == TOLD_MAX {
+            return;
+        }
+        *told += 1;
+        let further =
+            if *told == TOLD_MAX { "; of further rows nothing is said, numRejectedRows counts them" } else { "" };
+        let at = if position.is_empty() { String::new() } else { format!(" at {position}") };
+        let operator = self.operator_names.get(&node).map_or("unknown", String::as_str);
+        let TaskContext { job, task_name: task, .. } = &self.context;
+        tracing::warn!(%job, task, operator, "row{at} was skipped: {message}{further}");
     }
 
     fn put_aside(

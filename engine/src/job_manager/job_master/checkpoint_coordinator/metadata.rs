@@ -8,7 +8,8 @@ use crate::{
         ids::ExecutionVertexId,
         stream_element::{CheckpointId, SnapshotKind},
     },
-    checkpoint::{CheckpointMetadata, FinishedState, OperatorState, TaskStateSnapshot},
+    checkpoint::{CheckpointMetadata, FinishedState, OperatorState, OperatorSubtaskState, TaskStateSnapshot},
+    connector::Committable,
     graph::job_graph::{ChainedOperator, JobGraph, JobVertex},
 };
 
@@ -18,6 +19,8 @@ pub struct Parts<'a> {
     pub tasks: &'a BTreeMap<ExecutionVertexId, TaskStateSnapshot>,
     /// Tasks that had finished before.
     pub finished: &'a BTreeSet<ExecutionVertexId>,
+    /// What sinks of those have ready until the job's end, by task and node.
+    pub delivered: &'a BTreeMap<(ExecutionVertexId, u32), Vec<Committable>>,
     /// State of the enumerators, by node.
     pub coordinators: &'a BTreeMap<u32, Vec<u8>>,
 }
@@ -55,6 +58,10 @@ fn operator_state(vertex: &JobVertex, operator: &ChainedOperator, parts: &Parts<
         finished += u32::from(parts.finished.contains(&task) || snapshot.is_some_and(|snapshot| snapshot.is_finished));
         if let Some(state) = snapshot.and_then(|snapshot| snapshot.operators.get(&node.id)) {
             subtasks.insert(subtask_index, state.clone());
+        }
+        if let Some(committables) = parts.delivered.get(&(task, node.id)) {
+            let committables = committables.clone();
+            subtasks.insert(subtask_index, OperatorSubtaskState { committables, ..OperatorSubtaskState::default() });
         }
     }
     OperatorState {

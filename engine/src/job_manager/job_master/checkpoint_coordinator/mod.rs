@@ -122,6 +122,8 @@ pub struct Participants {
     pub to_wait: BTreeMap<ExecutionVertexId, ExecutionAttemptId>,
     /// Tasks that have finished.
     pub finished: BTreeSet<ExecutionVertexId>,
+    /// What sinks of those have ready until the job's end, by task and node.
+    pub delivered: BTreeMap<(ExecutionVertexId, u32), Vec<Committable>>,
 }
 
 /// A checkpoint that is not complete.
@@ -133,6 +135,7 @@ struct PendingCheckpoint {
     /// All that take part.
     attempts: BTreeMap<ExecutionVertexId, ExecutionAttemptId>,
     finished: BTreeSet<ExecutionVertexId>,
+    delivered: BTreeMap<(ExecutionVertexId, u32), Vec<Committable>>,
     coordinators: BTreeMap<u32, Vec<u8>>,
     acknowledged: BTreeMap<ExecutionVertexId, TaskStateSnapshot>,
     /// Set when all have acknowledged: being stored.
@@ -445,8 +448,8 @@ impl CheckpointCoordinator {
 
     /// A user asks for a checkpoint or savepoint.
     pub fn ask(&mut self, asker: u64, request: SnapshotRequest, now: Timestamp) {
-        if self.scheduler == Scheduler::Off || self.is_stopped() {
-            let message = if self.is_stopped() {
+        if self.scheduler == Scheduler::Off || self.is_stopping() {
+            let message = if self.is_stopping() {
                 "the job is being stopped already"
             } else {
                 "the job does not run at the moment; try again"
@@ -465,11 +468,6 @@ impl CheckpointCoordinator {
                 (SnapshotKind::StopWithSavepoint(mode), directory, true)
             }
         };
-        if matches!(kind, SnapshotKind::StopWithSavepoint(_)) && self.is_stopping() {
-            let message = "the job is being stopped already".to_owned();
-            self.effects.push(Effect::Answer(asker, Err(message)));
-            return;
-        }
         let target = if kind.is_savepoint() {
             match self.savepoint_location(directory) {
                 Ok(location) => Some(location),
@@ -486,8 +484,8 @@ impl CheckpointCoordinator {
     fn savepoint_location(&self, directory: Option<SnapshotLocation>) -> Result<SnapshotLocation, String> {
         let configured = || self.settings.savepoint_directory.clone().map(SnapshotLocation);
         let SnapshotLocation(directory) = directory.or_else(configured).ok_or(
-            "no directory for the savepoint: name one (--savepoint DIR), or start the cluster with \
-                 -D execution.checkpointing.savepoint-dir=DIR",
+            "no directory for the savepoint: name one (`engine savepoint JOB DIR`, or --savepoint DIR where the job is \
+             stopped or upgraded), or start the cluster with -D execution.checkpointing.savepoint-dir=DIR",
         )?;
         let job = self.job.to_string();
         let local = SnapshotLocation::local_path(&directory);
@@ -559,8 +557,9 @@ impl CheckpointCoordinator {
                 }
             }
         }
-        // It would take tasks that have ended for the savepoint for ones that came to the end of their input.
-        if self.is_stopped() {
+        // Behind a savepoint that stops the job sources are at their end: a checkpoint would take that for the end of
+        // their input.
+        if self.is_stopping() {
             return None;
         }
         let load = Load { pending: self.pending.len(), cleaning: self.cleaning, last_completion: self.last_completion };
@@ -588,7 +587,7 @@ impl CheckpointCoordinator {
         let is_full = request.is_full || !self.settings.is_incremental || self.needs_full;
         let location = request.target.clone().unwrap_or_else(|| self.settings.location.clone());
         let options = CheckpointOptions { kind: request.kind, mode: self.settings.mode, location, is_full };
-        let Participants { to_wait, finished } = participants;
+        let Participants { to_wait, finished, delivered } = participants;
         let tasks = job.vertices.iter().map(|vertex| {
             let count = finished.iter().filter(|task| task.vertex == vertex.id).count();
             let details = TaskCheckpointDetails {
@@ -607,6 +606,7 @@ impl CheckpointCoordinator {
                 triggered: now,
                 attempts: to_wait,
                 finished,
+                delivered,
                 coordinators: BTreeMap::new(),
                 acknowledged: BTreeMap::new(),
                 metadata: None,
@@ -698,8 +698,8 @@ impl CheckpointCoordinator {
             let upto = committables.iter().filter(|(belongs_to, _)| *belongs_to <= id);
             state.operators.entry(*node).or_default().committables = upto.map(|(_, it)| it.clone()).collect();
         }
-        let parts =
-            Parts { tasks: &pending.acknowledged, finished: &pending.finished, coordinators: &pending.coordinators };
+        let PendingCheckpoint { acknowledged, finished, delivered, coordinators, .. } = &*pending;
+        let parts = Parts { tasks: acknowledged, finished, delivered, coordinators };
         let metadata = Arc::new(metadata::assemble(job, id, pending.triggered, pending.request.kind, &parts));
         pending.metadata = Some(Arc::clone(&metadata));
         let location = pending.options.location.clone();
@@ -791,7 +791,10 @@ impl CheckpointCoordinator {
             let attempts = pending.attempts.into_values().collect();
             self.effects.push(Effect::NotifyComplete(id, attempts));
         }
-        let committables = committables_of(&pending.acknowledged);
+        let mut committables = committables_of(&pending.acknowledged);
+        for ((_, node), delivered) in pending.delivered {
+            committables.entry(node).or_default().extend(delivered);
+        }
         let asker = match pending.request.occasion {
             Occasion::User(asker) => Some(asker),
             Occasion::Periodic | Occasion::EndOfData => None,

@@ -60,7 +60,7 @@ impl Harness {
     fn begin(&mut self) -> Option<Begun> {
         let request = self.coordinator.next_request(self.now)?;
         let to_wait = self.attempts().into_iter().map(|attempt| (attempt.execution_vertex, attempt)).collect();
-        let participants = Participants { to_wait, finished: BTreeSet::new() };
+        let participants = Participants { to_wait, ..Participants::default() };
         let begun = self.coordinator.begin(request, &self.job, participants, self.now);
         self.coordinator.set_coordinators(begun.id, BTreeMap::from([(SOURCE, vec![begun.id as u8])]));
         Some(begun)
@@ -496,7 +496,7 @@ fn a_savepoint_that_a_task_cannot_write_does_not_fail_the_job() {
 fn without_a_directory_no_savepoint_is_taken() {
     let mut harness = Harness::new(&[]);
     harness.coordinator.ask(1, SnapshotRequest::Savepoint(None), harness.now);
-    let message = "no directory for the savepoint: name one (--savepoint DIR), or start the cluster with -D execution.checkpointing.savepoint-dir=DIR";
+    let message = "no directory for the savepoint: name one (`engine savepoint JOB DIR`, or --savepoint DIR where the job is stopped or upgraded), or start the cluster with -D execution.checkpointing.savepoint-dir=DIR";
     assert_eq!(harness.coordinator.take_effects(), [Effect::Answer(1, Err(message.to_owned()))]);
 }
 
@@ -505,18 +505,21 @@ fn whoever_stops_a_job_is_answered_when_it_has_finished() {
     let stop = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::Drain);
     let stopping = || {
         let mut harness = Harness::new(&[]);
+        let waiting = SnapshotRequest::Savepoint(Some(SnapshotLocation("/points".to_owned())));
         harness.coordinator.ask(1, stop.clone(), harness.now);
+        harness.coordinator.ask(3, waiting.clone(), harness.now);
         let begun = harness.begin().unwrap();
+        assert_eq!(begun.options.kind, SnapshotKind::StopWithSavepoint(StopMode::Drain));
+        // Behind it tasks are at their end: another would take that for the end of their input.
+        harness.now = harness.now.plus(3 * SECOND);
+        assert_eq!(harness.begin(), None, "no checkpoint and no savepoint while it stops");
         harness.acknowledge(begun.id, 2, with_committable("a"));
         [0, 1, 3].into_iter().for_each(|task| harness.acknowledge(begun.id, task, TaskStateSnapshot::default()));
-        let waiting = SnapshotRequest::Savepoint(Some(SnapshotLocation("/points".to_owned())));
-        harness.coordinator.ask(3, waiting.clone(), harness.now);
         let effects = harness.store(begun.id);
         assert_eq!(committed(&effects), ["a"]);
         assert!(matches!(effects.as_slice(), [_, Effect::NotifyComplete(1, _)]), "{effects:?}");
         harness.now = harness.now.plus(3 * SECOND);
-        // It would take tasks that have ended for the savepoint for ones that came to the end of their input.
-        assert_eq!(harness.begin(), None, "no checkpoint and no savepoint while it stops");
+        assert_eq!(harness.begin(), None, "nor while tasks end for it");
         harness.coordinator.ask(4, waiting, harness.now);
         let refused = Effect::Answer(4, Err("the job is being stopped already".to_owned()));
         assert_eq!(harness.coordinator.take_effects(), [refused]);
