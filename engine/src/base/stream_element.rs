@@ -91,6 +91,11 @@ impl SnapshotKind {
     pub fn is_savepoint(self) -> bool {
         matches!(self, Self::Savepoint | Self::StopWithSavepoint(_))
     }
+
+    /// True of a savepoint that stops the job.
+    pub fn stops_job(self) -> bool {
+        matches!(self, Self::StopWithSavepoint(_))
+    }
 }
 
 /// What a task does with the channels whose barrier has come before those of others.

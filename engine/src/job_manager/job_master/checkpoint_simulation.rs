@@ -25,7 +25,7 @@ use crate::{
         clock::Timestamp,
         ids::ExecutionAttemptId,
         status::{ExecutionState, JobStatus},
-        stream_element::{CheckpointId, SnapshotKind, SnapshotLocation, StopMode},
+        stream_element::{CheckpointId, SnapshotLocation, StopMode},
     },
     checkpoint::{CheckpointMetadata, OperatorSubtaskState, TaskStateSnapshot},
     connector::Committable,
@@ -329,11 +329,7 @@ impl Simulation {
                     let id = trigger.checkpoint_id;
                     assert!(self.last_id <= id, "seed {}: {id} is begun after {}", self.seed, self.last_id);
                     self.last_id = id;
-                    self.barrier(
-                        trigger.attempt,
-                        id,
-                        matches!(trigger.options.kind, SnapshotKind::StopWithSavepoint(_)),
-                    );
+                    self.barrier(trigger.attempt, id, trigger.options.kind.stops_job());
                 }
                 TaskExecutorMessage::NotifyCheckpointComplete(attempt, id) => self.complete(attempt, id),
                 TaskExecutorMessage::NotifyCheckpointAborted(attempt, id) => {

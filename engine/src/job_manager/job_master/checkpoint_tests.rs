@@ -89,6 +89,13 @@ impl Harness {
         id
     }
 
+    /// Whoever has the number 9 asks for it; returns the trigger that the first task gets.
+    fn stop_with_savepoint(&mut self, mode: StopMode) -> TriggerCheckpoint {
+        let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), mode);
+        self.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
+        triggered(&self.take_to_task_executors()).remove(0)
+    }
+
     fn decline(&mut self, attempt: ExecutionAttemptId, checkpoint_id: CheckpointId, reason: CheckpointFailureReason) {
         let from = self.location(attempt);
         let decline = DeclineCheckpoint { attempt, checkpoint_id, reason, message: "as told".to_owned() };
@@ -530,9 +537,7 @@ fn a_job_whose_checkpoints_are_away_touches_no_destination_and_is_tried_again() 
 
     // The savepoint that the job started from is there, but is not what it last committed.
     let (mut harness, deployed) = Harness::running(committed("0"), SETTINGS);
-    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
-    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
-    let trigger = triggered(&harness.take_to_task_executors()).remove(0);
+    let trigger = harness.stop_with_savepoint(StopMode::NoDrain);
     let id = trigger.checkpoint_id;
     harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
     harness.acknowledge(deployed[1].attempt, id, state(&[], &["a"]));
@@ -644,9 +649,7 @@ fn orphans_of_finished_producers_are_triggered() {
 #[test]
 fn a_job_stops_with_a_savepoint() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
-    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
-    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
-    let trigger = triggered(&harness.take_to_task_executors()).remove(0);
+    let trigger = harness.stop_with_savepoint(StopMode::NoDrain);
     assert_eq!(trigger.options.kind, SnapshotKind::StopWithSavepoint(StopMode::NoDrain));
     let id = trigger.checkpoint_id;
     harness.acknowledge(deployed[0].attempt, id, state(&[], &[]));
@@ -717,9 +720,7 @@ fn numbers_of_savepoints_are_kept_where_there_are_no_checkpoints() {
 fn a_savepoint_that_stops_the_job_is_given_up_when_a_task_fails_while_it_is_stored() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
     let before = harness.complete_checkpoint(&deployed);
-    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
-    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
-    let trigger = triggered(&harness.take_to_task_executors()).remove(0);
+    let trigger = harness.stop_with_savepoint(StopMode::NoDrain);
     harness.acknowledge(deployed[0].attempt, trigger.checkpoint_id, state(&[], &[]));
     harness.acknowledge(deployed[1].attempt, trigger.checkpoint_id, state(&[], &["a"]));
     harness.journal.take();
@@ -767,9 +768,7 @@ fn rows_of_tasks_that_finished_before_are_in_a_savepoint() {
 #[test]
 fn tasks_hear_first_of_the_savepoint_that_was_given_up_and_then_of_the_next_checkpoint() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
-    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::Drain);
-    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
-    let id = triggered(&harness.take_to_task_executors())[0].checkpoint_id;
+    let id = harness.stop_with_savepoint(StopMode::Drain).checkpoint_id;
     // A checkpoint is due by now.
     harness.advance(2 * SECOND);
     harness.take_sent();
@@ -787,9 +786,7 @@ fn tasks_hear_first_of_the_savepoint_that_was_given_up_and_then_of_the_next_chec
 fn all_regions_restart_if_a_task_fails_behind_the_savepoint_that_stops_the_job() {
     let (mut harness, deployed) = Harness::running(pipelines(2), SETTINGS);
     let before = harness.complete_checkpoint(&deployed);
-    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
-    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
-    let id = triggered(&harness.take_to_task_executors()).remove(0).checkpoint_id;
+    let id = harness.stop_with_savepoint(StopMode::NoDrain).checkpoint_id;
     harness.acknowledge_all(&deployed, id);
     harness.perform_storage();
     deployed[..2].iter().for_each(|ended| harness.report(ended.attempt, TaskState::Finished));
@@ -800,9 +797,7 @@ fn all_regions_restart_if_a_task_fails_behind_the_savepoint_that_stops_the_job()
 #[test]
 fn a_job_that_goes_on_after_its_savepoint_has_not_stopped_with_it() {
     let (mut harness, deployed) = Harness::running(exchange(1), SETTINGS);
-    let request = SnapshotRequest::StopWithSavepoint(Some(SnapshotLocation("/points".to_owned())), StopMode::NoDrain);
-    harness.deliver(Address::Dispatcher, JobMasterMessage::TriggerSnapshot(9, request));
-    let id = triggered(&harness.take_to_task_executors()).remove(0).checkpoint_id;
+    let id = harness.stop_with_savepoint(StopMode::NoDrain).checkpoint_id;
     harness.acknowledge_all(&deployed, id);
     harness.perform_storage();
     let fresh = harness.fail_and_restart(deployed[1].attempt, "guest-panic");

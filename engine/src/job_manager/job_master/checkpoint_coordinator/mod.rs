@@ -391,9 +391,8 @@ impl CheckpointCoordinator {
         for request in self.decider.clear() {
             self.refuse(&request, reason.text());
         }
-        let given_up = self.pending.iter().filter(|(_, pending)| {
-            pending.metadata.is_none() || matches!(pending.request.kind, SnapshotKind::StopWithSavepoint(_))
-        });
+        let given_up =
+            self.pending.iter().filter(|(_, pending)| pending.metadata.is_none() || pending.request.kind.stops_job());
         for id in given_up.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.abort(id, reason, reason.text(), now);
         }
@@ -501,8 +500,7 @@ impl CheckpointCoordinator {
     }
 
     fn is_stopping(&self) -> bool {
-        let is_stop = |kind: SnapshotKind| matches!(kind, SnapshotKind::StopWithSavepoint(_));
-        self.is_stopped() || self.pending.values().any(|pending| is_stop(pending.request.kind))
+        self.is_stopped() || self.pending.values().any(|pending| pending.request.kind.stops_job())
     }
 
     /// All running tasks have processed their input and wait for a checkpoint to end.
