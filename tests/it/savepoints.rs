@@ -60,6 +60,51 @@ fn savepoints_can_be_started_from_whatever_becomes_of_the_output() {
     assert!(sorted_rows(&output) == expected, "q0 differs from the model");
 }
 
+/// A source of a plugin has no enumerator that knows what it has read: its position is kept when a subtask ends.
+#[test]
+fn a_source_of_a_plugin_that_ended_in_one_subtask_does_not_begin_anew() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name);
+    let (root, storage) = (text(directory.path()), format!("cluster.storage-dir={}", text(&path("storage"))));
+    let start = || Cluster::start(&["--slots", "4", "-D", &storage, "--allow-read", root, "--allow-write", root]);
+    let mut expected: Vec<_> = [(0, 10), (1, 200)]
+        .into_iter()
+        .flat_map(|(subtask, end)| (0..end).map(move |number| format!("{subtask},{number}\n").into_bytes()))
+        .collect();
+    expected.sort();
+    let submit = |cluster: &Cluster, flags: &[&str], output: &Path| {
+        let flags = [&["-p", "2"], flags].concat();
+        cluster.submit(&flags, "test_operators", &["--operator", "source", "--output", text(output)])
+    };
+    let await_end_of_one = |cluster: &Cluster, job: &str| {
+        cluster.await_answer(&format!("/jobs/{job}"), |answer| answer["vertices"][0]["tasks"]["FINISHED"] == 1);
+    };
+
+    let (cluster, output) = (start(), path("from-savepoint"));
+    let job = submit(&cluster, &[], &output);
+    await_end_of_one(&cluster, &job);
+    let taken = run(&["savepoint", "-m", &cluster.url, &job, text(&path("savepoints"))]);
+    assert!(taken.status.success(), "{}", describe(&taken));
+    let savepoint = String::from_utf8_lossy(&taken.stdout).trim().to_owned();
+    let canceled = run(&["cancel", "-m", &cluster.url, &job]);
+    assert!(canceled.status.success(), "{}", describe(&canceled));
+    cluster.await_state(&job, "CANCELED");
+    await_that("the claim is gone", || !names(&output).iter().any(|name| name.starts_with(".job-")));
+    let job = submit(&cluster, &["--from-savepoint", &savepoint], &output);
+    cluster.await_state(&job, "FINISHED");
+    assert!(sorted_rows(&output) == expected, "the rows differ behind a savepoint");
+
+    let output = path("from-checkpoint");
+    let job = submit(&cluster, &["-D", "execution.checkpointing.interval=50ms"], &output);
+    await_end_of_one(&cluster, &job);
+    let complete = cluster.get(&format!("/jobs/{job}/checkpoints"))["counts"]["completed"].as_u64().unwrap_or(0);
+    cluster.await_checkpoints(&job, complete + 2);
+    drop(cluster);
+    let cluster = start();
+    cluster.await_state(&job, "FINISHED");
+    assert!(sorted_rows(&output) == expected, "the rows differ behind a checkpoint");
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("writable");
     for name in names(from) {

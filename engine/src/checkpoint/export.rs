@@ -13,6 +13,7 @@ use super::{
     KeyedStatePart, OperatorState, StateData,
 };
 use crate::{
+    base::clock::Timestamp,
     graph::stream_graph::{StateDeclaration, StateKind},
     state::{KeyedState, KeyedStateContext, StateDescriptor, StateShape, TimeDomain},
 };
@@ -338,7 +339,7 @@ impl<'a> StateExport<'a> {
             });
             for (part, section) in sections {
                 let content = self.read(part, section)?;
-                let restored = state.restore(key_group, &content, &places);
+                let restored = state.restore(key_group, &content, &places, Timestamp::MIN);
                 restored
                     .map_err(|error| self.damaged(format_args!("subtask {subtask}{}: {error}", file_text(part))))?;
             }

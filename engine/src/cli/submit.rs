@@ -290,7 +290,8 @@ pub(crate) fn run(submit: SubmitOptions, global: &GlobalOptions) -> Outcome {
     }
     block_on(async {
         if remote {
-            submit_remotely(prepared, &configuration, submit.detached, global.output).await
+            let is_id_drawn = submit.job_id.is_none();
+            submit_remotely(prepared, &configuration, is_id_drawn, submit.detached, global.output).await
         } else {
             let Prepared { planned: PlannedJob { job_graph, .. }, program, artifacts } = prepared;
             let artifacts = artifacts.into_iter().map(|artifact| artifact.content);
@@ -389,7 +390,13 @@ enum Start {
     CleanUp(JobId),
 }
 
-async fn submit_remotely(prepared: Prepared, configuration: &Configuration, detached: bool, output: Output) -> Outcome {
+async fn submit_remotely(
+    prepared: Prepared,
+    configuration: &Configuration,
+    is_id_drawn: bool,
+    detached: bool,
+    output: Output,
+) -> Outcome {
     warn_of_owner_settings(configuration);
     let rest = RestClient::new(configuration)?;
     let Prepared { planned: PlannedJob { job_graph, .. }, program, artifacts } = prepared;
@@ -400,7 +407,7 @@ async fn submit_remotely(prepared: Prepared, configuration: &Configuration, deta
     let retries_max = configuration.get(&options::REST_RETRY_ATTEMPTS);
     let retry_delay = configuration.get(&options::REST_RETRY_DELAY);
     let sent = Arc::new((job_graph, encoded, plugin, artifacts));
-    submit_with_retries(&rest, retries_max, retry_delay, move |rest| {
+    submit_with_retries(&rest, retries_max, retry_delay, is_id_drawn, move |rest| {
         let (job_graph, encoded, plugin, artifacts) = &*sent;
         rest.submit(job_graph, encoded.clone(), plugin, artifacts)
     })

@@ -29,6 +29,7 @@ use crate::{
         rest_client::{RestClient, RestClientError, SentFile, wait},
     },
     graph::{job_graph::JobGraph, job_graph_codec, plan::json_plan},
+    protocol::job_master::BEING_STOPPED,
 };
 
 /// Pause between two looks at the new job.
@@ -81,9 +82,13 @@ impl Version {
         {
             graph.configuration.set(key, value, Origin::Dynamic).map_err(|error| error.to_string())?;
         }
-        let encoded = job_graph_codec::encode(&graph).map_err(|error| error.to_string())?;
+        let encoded = Bytes::from(job_graph_codec::encode(&graph).map_err(|error| error.to_string())?);
         let plugin = SentFile { name: graph.program.plugin_name.clone(), content: self.plugin.clone() };
-        rest.submit(&graph, encoded, &plugin, &self.artifacts).map_err(in_a_line)
+        match rest.patiently(|rest| rest.submit(&graph, encoded.clone(), &plugin, &self.artifacts)) {
+            // An answer may have come late for a job that was taken: nobody else draws this id.
+            Err(error) if error.status() == Some(409) => Ok(()),
+            submitted => submitted.map_err(in_a_line),
+        }
     }
 
     /// The command line that does the same by hand, with the files that plugin and artifacts are kept in.
@@ -195,11 +200,11 @@ impl Takeover {
             self.rest.url()
         );
         say(&is_stopping);
-        *interruption.state() = is_stopping;
+        interruption.state().clone_from(&is_stopping);
         let body = json!({ "targetDirectory": self.directory, "drain": false });
         let path = format!("/jobs/{job}/stop");
         let taken = self.rest.operate(&path, &body, |id| format!("/jobs/{job}/savepoints/{id}"));
-        let taken = taken.map_err(|error| self.not_stopped(error))?;
+        let taken = taken.map_err(|error| self.not_stopped(error, &is_stopping))?;
         let Some(savepoint) = taken["location"].as_str().map(str::to_owned) else {
             return Err(CliError::failed(anyhow::anyhow!(
                 "job {job} was stopped, but the JobManager names no savepoint"
@@ -213,25 +218,33 @@ impl Takeover {
         say(&is_stopped);
         *interruption.state() = is_stopped;
         let successor = JobId::random();
+        let mut was_taken = false;
         let failure = if interruption.is_asked() {
             Failure::Interrupted
         } else {
-            match self.start_and_watch(successor, &savepoint, &command, interruption) {
+            match self.start_and_watch(successor, &savepoint, &command, interruption, &mut was_taken) {
                 Ok(()) => return Ok(Outcome { job: successor, savepoint, failure: None, command }),
                 Err(failure) => failure,
             }
         };
-        self.go_back(successor, savepoint, failure, command, interruption)
+        self.go_back(successor, was_taken, savepoint, failure, command, interruption)
     }
 
-    /// Why the job could not be stopped, and that it runs as before, if it does.
-    fn not_stopped(&self, error: RestClientError) -> CliError {
-        let is_running = self.rest.snapshot(self.job).is_ok_and(|job| job.status == JobStatus::Running);
-        if is_running {
-            CliError::failed(anyhow::anyhow!("{}; job {} goes on as before", in_a_line(error), self.job))
-        } else {
-            error.into()
-        }
+    /// Why the job could not be stopped, and that it runs as before, if it does. Without an outcome, or if somebody else
+    /// is stopping the job, it may end at any moment.
+    fn not_stopped(&self, error: RestClientError, is_stopping: &str) -> CliError {
+        let is_decided = match &error {
+            RestClientError::OperationFailed { message } => !message.contains(BEING_STOPPED),
+            RestClientError::Refused { .. } => !error.is_transient(),
+            _ => false,
+        };
+        let is_running = || self.rest.snapshot(self.job).is_ok_and(|job| job.status == JobStatus::Running);
+        let error = in_a_line(error);
+        CliError::failed(match is_decided {
+            true if is_running() => anyhow::anyhow!("{error}; job {} goes on as before", self.job),
+            true => anyhow::anyhow!(error),
+            false => anyhow::anyhow!("{error}; {is_stopping}"),
+        })
     }
 
     fn start_and_watch(
@@ -240,9 +253,16 @@ impl Takeover {
         savepoint: &str,
         command: &str,
         interruption: &Interruption,
+        was_taken: &mut bool,
     ) -> Result<(), Failure> {
+        *interruption.state() = format!(
+            "job {} was stopped, and the new version may have been submitted as job {successor}: unless that is listed, \
+             the old version is started again by: {command}",
+            self.job
+        );
         let started = self.new.start(successor, &self.rest, savepoint, self.allow_non_restored_state);
         started.map_err(Failure::New)?;
+        *was_taken = true;
         say(&format!("the new version was submitted with JobID {successor}"));
         *interruption.state() = format!(
             "the new version goes on as job {successor}, in place of job {}; as long as it has completed no checkpoint, \
@@ -256,6 +276,7 @@ impl Takeover {
     fn go_back(
         &self,
         successor: JobId,
+        was_taken: bool,
         savepoint: String,
         failure: Failure,
         command: String,
@@ -265,7 +286,7 @@ impl Takeover {
             Failure::New(problem) => problem.clone(),
             Failure::Interrupted => "it was given up".to_owned(),
         };
-        match end_uncommitted(&self.rest, successor) {
+        match end_uncommitted(&self.rest, successor, was_taken) {
             Ok(End::Nothing) => {}
             Ok(End::TookOver) => {
                 say(&format!("the new version has completed a checkpoint meanwhile, and goes on: {problem}"));
@@ -284,13 +305,24 @@ impl Takeover {
                 )));
             }
         }
-        *interruption.state() = format!("no version runs; the old one is started by: {command}");
         let back = JobId::random();
-        self.old.start(back, &self.rest, &savepoint, false).map_err(|error| {
-            CliError::failed(anyhow::anyhow!(
-                "{problem}; and the old version could not be started again: {error}; start it by: {command}"
-            ))
-        })?;
+        *interruption.state() = format!(
+            "the old version may have been submitted as job {back}: unless that is listed, no version runs, and the old \
+             one is started by: {command}"
+        );
+        if let Err(error) = self.old.start(back, &self.rest, &savepoint, false) {
+            let is_listed = self.rest.patiently(RestClient::jobs).map(|jobs| jobs.iter().any(|job| job.id == back));
+            let what = match is_listed {
+                Ok(true) => None,
+                Ok(false) => Some(format!("could not be started again: {error}; start it by: {command}")),
+                Err(_) => Some(format!(
+                    "may not have been started again, as job {back}: {error}; unless that is listed, start it by: {command}"
+                )),
+            };
+            if let Some(what) = what {
+                return Err(CliError::failed(anyhow::anyhow!("{problem}; and the old version {what}")));
+            }
+        }
         Ok(Outcome { job: back, savepoint, failure: Some(failure), command })
     }
 }
@@ -342,8 +374,9 @@ fn watch(rest: &RestClient, job: JobId, interruption: &Interruption) -> Result<(
     let mut running_since = None;
     let mut shortage = Shortage::default();
     loop {
-        let snapshot = rest.snapshot(job).map_err(|error| Failure::New(in_a_line(error)))?;
-        let completed = completed_checkpoints(rest, job);
+        let unknown = |error| Failure::New(in_a_line(error));
+        let snapshot = rest.patiently(|rest| rest.snapshot(job)).map_err(unknown)?;
+        let completed = completed_checkpoints(rest, job).map_err(unknown)?;
         let failed = || {
             let exceptions = rest.get(&format!("/jobs/{job}/exceptions")).unwrap_or_default();
             let root = exceptions["root-exception"].as_str().unwrap_or_default();
@@ -352,7 +385,7 @@ fn watch(rest: &RestClient, job: JobId, interruption: &Interruption) -> Result<(
         match (snapshot.status, completed) {
             (JobStatus::Finished, _) => return Ok(()),
             (JobStatus::Failed | JobStatus::Canceled, _) => return Err(failed()),
-            (_, Some(1..)) => return Ok(()),
+            (_, Some(true)) => return Ok(()),
             _ if 0 < snapshot.restarts => return Err(failed()),
             (JobStatus::Running, None) => {
                 let since = running_since.get_or_insert_with(Instant::now);
@@ -398,13 +431,20 @@ impl Shortage {
     }
 }
 
-/// None: the job takes no checkpoints.
-fn completed_checkpoints(rest: &RestClient, job: JobId) -> Option<u64> {
-    let is_periodic = rest
-        .get(&format!("/jobs/{job}/checkpoints/config"))
-        .is_ok_and(|config| config["interval"].as_u64().is_some_and(|interval| interval < i64::MAX.unsigned_abs()));
-    let checkpoints = || rest.get(&format!("/jobs/{job}/checkpoints")).unwrap_or(Value::Null);
-    is_periodic.then(|| u64::from(checkpoints()["latest"]["completed"].is_object()))
+/// Whether the job has completed a checkpoint; none: it takes none, or has not started.
+fn completed_checkpoints(rest: &RestClient, job: JobId) -> Result<Option<bool>, RestClientError> {
+    let ask = |path: &str| match rest.patiently(|rest| rest.get(&format!("/jobs/{job}/{path}"))) {
+        Err(error) if error.status() == Some(404) => Ok(Value::Null),
+        answer => answer,
+    };
+    let interval = ask("checkpoints/config")?["interval"].as_u64();
+    if interval.is_none_or(|interval| i64::MAX.unsigned_abs() <= interval) {
+        return Ok(None);
+    }
+    let latest = &ask("checkpoints")?["latest"];
+    // A JobMaster that has recovered the job completed none itself.
+    let is_restored = latest["restored"]["is_savepoint"] == false;
+    Ok(Some(latest["completed"].is_object() || is_restored))
 }
 
 /// How the new version ended.
@@ -417,17 +457,21 @@ enum End {
     FailedLater,
 }
 
-/// Ends a job, unless it has completed a checkpoint.
-fn end_uncommitted(rest: &RestClient, job: JobId) -> Result<End, String> {
-    if rest.jobs().map_err(in_a_line)?.iter().all(|known| known.id != job) {
-        return Ok(End::Nothing);
+/// Ends a job, unless it has completed a checkpoint. `was_taken`: the JobManager has said that it took the job.
+fn end_uncommitted(rest: &RestClient, job: JobId, was_taken: bool) -> Result<End, String> {
+    if rest.patiently(RestClient::jobs).map_err(in_a_line)?.iter().all(|known| known.id != job) {
+        let is_forgotten = || "the JobManager does not know it any more, as some time after its end".to_owned();
+        return if was_taken { Err(is_forgotten()) } else { Ok(End::Nothing) };
     }
-    // It may have ended by itself.
-    drop(rest.cancel_uncommitted(job));
+    match rest.patiently(|rest| rest.cancel_uncommitted(job)) {
+        // It has ended by itself.
+        Err(error) if matches!(error.status(), Some(404 | 409)) => {}
+        asked => asked.map_err(in_a_line)?,
+    }
     let begun = Instant::now();
     while begun.elapsed() < CANCEL_TIME_MAX {
-        let status = rest.snapshot(job).map_err(in_a_line)?.status;
-        let has_committed = completed_checkpoints(rest, job).is_some_and(|completed| 0 < completed);
+        let status = rest.patiently(|rest| rest.snapshot(job)).map_err(in_a_line)?.status;
+        let has_committed = completed_checkpoints(rest, job).map_err(in_a_line)? == Some(true);
         match status {
             JobStatus::Finished => return Ok(End::TookOver),
             status if status.is_globally_terminal() => {

@@ -115,7 +115,8 @@ impl JobClient {
     }
 }
 
-/// Submits again, after a pause, for as long as a JobManager that answers has no place or no leader.
+/// Submits again, after a pause, for as long as a JobManager that answers has no place or no leader. `is_id_drawn`:
+/// no other job has this id.
 ///
 /// # Errors
 /// Returns the last refusal, and at once if nobody answers or the job is refused for good.
@@ -123,6 +124,7 @@ pub async fn submit_with_retries(
     rest: &RestClient,
     retries_max: u32,
     retry_delay: Duration,
+    is_id_drawn: bool,
     submit: impl Fn(&RestClient) -> Result<(), RestClientError> + Clone + Send + 'static,
 ) -> Result<(), RestClientError> {
     let mut is_doubtful = false;
@@ -130,8 +132,8 @@ pub async fn submit_with_retries(
     loop {
         let Err(error) = blocking(rest, submit.clone()).await else { return Ok(()) };
         match error.status() {
-            // The answer 503 can come late for a job that was taken; ids are random, so that it is this one.
-            Some(409) if is_doubtful => return Ok(()),
+            // The answer 503 can come late for a job that was taken.
+            Some(409) if is_doubtful && is_id_drawn => return Ok(()),
             Some(status @ (429 | 503)) if refusals < retries_max => {
                 is_doubtful |= status == 503;
                 refusals += 1;
@@ -162,11 +164,11 @@ mod tests {
     use crate::base::config::Configuration;
 
     /// Submits to a JobManager that answers with these statuses; returns the last one and how many were not asked for.
-    async fn submit(answers: &[u16], retries_max: u32) -> (Option<u16>, usize) {
+    async fn submit(answers: &[u16], retries_max: u32, is_id_drawn: bool) -> (Option<u16>, usize) {
         let rest = RestClient::new(&Configuration::default()).expect("an address");
         let left = Arc::new(Mutex::new(answers.iter().rev().copied().collect::<Vec<_>>()));
         let script = Arc::clone(&left);
-        let outcome = submit_with_retries(&rest, retries_max, Duration::ZERO, move |_| {
+        let outcome = submit_with_retries(&rest, retries_max, Duration::ZERO, is_id_drawn, move |_| {
             match script.lock().expect("no panic").pop().expect("an answer") {
                 202 => Ok(()),
                 status => Err(RestClientError::Refused { status, messages: Vec::new(), code: None }),
@@ -179,12 +181,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_submission_is_repeated_while_there_is_no_place_or_no_leader() {
-        assert_eq!(submit(&[429, 503, 202], 2).await, (None, 0));
-        assert_eq!(submit(&[429, 503, 429, 202], 2).await, (Some(429), 1));
-        assert_eq!(submit(&[429, 202], 0).await, (Some(429), 1));
-        assert_eq!(submit(&[400, 202], 9).await, (Some(400), 1));
+        assert_eq!(submit(&[429, 503, 202], 2, true).await, (None, 0));
+        assert_eq!(submit(&[429, 503, 429, 202], 2, true).await, (Some(429), 1));
+        assert_eq!(submit(&[429, 202], 0, true).await, (Some(429), 1));
+        assert_eq!(submit(&[400, 202], 9, true).await, (Some(400), 1));
         // Only after 503 may the job have been taken without the client knowing.
-        assert_eq!(submit(&[503, 429, 409, 202], 9).await, (None, 1));
-        assert_eq!(submit(&[429, 409, 202], 9).await, (Some(409), 1));
+        assert_eq!(submit(&[503, 429, 409, 202], 9, true).await, (None, 1));
+        assert_eq!(submit(&[429, 409, 202], 9, true).await, (Some(409), 1));
+        // An id that the user chose may be that of another job.
+        assert_eq!(submit(&[503, 429, 409, 202], 9, false).await, (Some(409), 1));
     }
 }

@@ -25,6 +25,9 @@ const OPERATION_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between two questions about an operation.
 const OPERATION_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Metrics of a job that clients show.
+/// How often something that goes on by itself is asked for again, and the pause between.
+const PATIENCE_TRIES: u32 = 20;
+const PATIENCE_PAUSE: Duration = Duration::from_millis(500);
 const VERTEX_METRICS: &str = "numRejectedRows,numLogLinesDropped";
 const JOB_METRICS: &str = "numRestarts,downtimeTotal,numSlotsAwaited,numSlotsAvailable";
 /// Where a JobManager is looked for if nothing says where it is.
@@ -109,7 +112,7 @@ impl RestClientError {
     }
 
     /// Status code of a refusal.
-    pub(super) fn status(&self) -> Option<u16> {
+    pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } => Some(*status),
             _ => None,
@@ -251,7 +254,8 @@ impl RestClient {
         let path = polled(id);
         let mut pause = OPERATION_PAUSE_MIN;
         loop {
-            let answer = self.get(&path)?;
+            // The operation goes on, whoever asks.
+            let answer = self.patiently(|rest| rest.get(&path))?;
             if answer["status"]["id"] == "COMPLETED" {
                 let operation = &answer["operation"];
                 let failure =
@@ -264,6 +268,21 @@ impl RestClient {
             wait(pause);
             pause = (pause * 2).min(OPERATION_PAUSE_MAX);
         }
+    }
+
+    /// Asks again for some time while nobody answers, or cannot at the moment.
+    ///
+    /// # Errors
+    /// Returns the last error.
+    pub fn patiently<T>(&self, ask: impl Fn(&Self) -> Result<T, RestClientError>) -> Result<T, RestClientError> {
+        for _ in 0..PATIENCE_TRIES {
+            match ask(self) {
+                Err(error) if error.is_transient() => tracing::debug!("{error}; asking again"),
+                answer => return answer,
+            }
+            wait(PATIENCE_PAUSE);
+        }
+        ask(self)
     }
 
     /// All jobs, running and ended.

@@ -105,8 +105,9 @@ impl SequenceEnumerator {
     pub(super) fn restore(&mut self, restored: RestoredSource) -> Result<(), ConnectorError> {
         let state: EnumeratorState = encoding::decode(&restored.enumerator, "the state of a sequence source")?;
         self.next = state.next;
+        // What a reader held was dealt before what still waits for it.
         let held = restored.splits.into_iter().map(|(subtask, split)| (Some(subtask), split));
-        let mut returned: Vec<_> = state.returned.into_iter().chain(held).collect();
+        let mut returned: Vec<_> = held.chain(state.returned).collect();
         if state.parallelism != self.parallelism {
             let mut ranges = Vec::with_capacity(returned.len());
             for (_, split) in returned {
@@ -137,7 +138,8 @@ impl SplitEnumerator for SequenceEnumerator {
     }
 
     fn add_splits_back(&mut self, subtask_index: u32, splits: Vec<SourceSplit>) {
-        self.returned.extend(splits.into_iter().map(|split| (Some(subtask_index), split)));
+        // They were dealt before what still waits for the subtask.
+        splits.into_iter().rev().for_each(|split| self.returned.push_front((Some(subtask_index), split)));
     }
 
     fn snapshot(&self) -> Vec<u8> {

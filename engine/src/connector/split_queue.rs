@@ -56,7 +56,7 @@ impl SplitEnumerator for SplitQueue {
     }
 
     fn add_splits_back(&mut self, subtask_index: u32, splits: Vec<SourceSplit>) {
-        self.splits.extend(splits.into_iter().map(|split| (subtask_index, split)));
+        splits.into_iter().rev().for_each(|split| self.splits.push_front((subtask_index, split)));
     }
 
     fn snapshot(&self) -> Vec<u8> {

@@ -219,6 +219,32 @@ fn what_is_unknown_or_invalid_is_refused_with_a_hint() {
     }
 }
 
+/// What a subtask failed within comes before what it would have been dealt next.
+#[test]
+fn what_is_given_back_is_dealt_in_its_order() {
+    let sequence = spec("sequence", &[("from", "0"), ("to", "2999999")]);
+    let enumerator = |restored| create_enumerator(&sequence, 3, "i64", Arc::default(), restored).expect("valid");
+    let split_of = |dealt: SplitAssignment| match dealt {
+        SplitAssignment::Split(split) => split,
+        other => panic!("{other:?}"),
+    };
+    let mut source = enumerator(None);
+    let splits: Vec<_> = (0..3).map(|_| split_of(source.next_split(0).expect("dealt"))).collect();
+    // It fails with all three, and again with the first of them.
+    source.add_splits_back(0, splits.clone());
+    assert_eq!(split_of(source.next_split(0).expect("dealt")), splits[0]);
+    let state = source.snapshot();
+    source.add_splits_back(0, splits[..1].to_vec());
+    for split in &splits {
+        assert_eq!(split_of(source.next_split(0).expect("dealt")), *split);
+    }
+    // A checkpoint finds the first with the reader, and the others waiting.
+    let mut source = enumerator(Some(RestoredSource { enumerator: state, splits: vec![(0, splits[0].clone())] }));
+    for split in &splits {
+        assert_eq!(split_of(source.next_split(0).expect("dealt")), *split);
+    }
+}
+
 #[test]
 fn sequences_are_dealt_without_gaps() {
     let permissions = Arc::default();

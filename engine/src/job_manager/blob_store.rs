@@ -157,6 +157,11 @@ impl BlobStore {
         checked
     }
 
+    /// What a job refers to.
+    pub fn references(&self, job: JobId) -> BTreeSet<BlobDigest> {
+        self.lock().jobs.get(&job).cloned().unwrap_or_default()
+    }
+
     /// Makes a job refer to blobs, of which some may be missing or damaged.
     pub fn keep(&self, job: JobId, digests: BTreeSet<BlobDigest>) {
         self.lock().jobs.insert(job, digests);

@@ -189,6 +189,8 @@ struct Job {
     waiting: Vec<Asker>,
     /// Of a recovered job that could not start, at least once.
     postponed: Option<Postponed>,
+    /// A client was told that it is cancelled before it had started.
+    is_cancelled: bool,
 }
 
 impl Job {
@@ -482,6 +484,7 @@ impl Dispatcher {
 
     fn persist_and_run(&mut self, graph: JobGraph, now: Timestamp) -> Result<(), DispatcherError> {
         let job = graph.job_id;
+        let (was_stored, former) = (self.graphs.is_stored(job), self.blobs.references(job));
         self.blobs.reference(job, blobs_of(&graph)).map_err(|error| match error {
             BlobError::Missing(_) | BlobError::Damaged { .. } => {
                 DispatcherError::InvalidJob(format!("the job's plugin or an artifact is not there: {error}"))
@@ -489,7 +492,14 @@ impl Dispatcher {
             BlobError::Storage(_) => storage_error(&error),
         })?;
         if let Err(error) = self.graphs.put(&graph) {
-            self.blobs.release(job).map_err(|error| storage_error(&error))?;
+            if was_stored {
+                // What is there of it, whichever graph that is, can still be run.
+                self.blobs.keep(job, former.into_iter().chain(blobs_of(&graph)).collect());
+            } else {
+                // The graph may be there all the same, and would be run by the next leader.
+                self.graphs.remove(job).map_err(|error| storage_error(&error))?;
+                self.blobs.release(job).map_err(|error| storage_error(&error))?;
+            }
             return Err(storage_error(&error));
         }
         let started = self.run(graph, JobOrigin::Submitted, now);
@@ -515,8 +525,19 @@ impl Dispatcher {
             tasks: BTreeMap::new(),
         };
         tracing::info!(%job, name = graph.name, ?origin, "starting the JobMaster");
+        // One that could not be recovered is shown as FAILED until it is submitted again.
+        self.terminated.remove(job);
         let phase = JobPhase::Initializing;
-        let known = Job { graph, job_master, origin, phase, overview, waiting: Vec::new(), postponed: None };
+        let known = Job {
+            graph,
+            job_master,
+            origin,
+            phase,
+            overview,
+            waiting: Vec::new(),
+            postponed: None,
+            is_cancelled: false,
+        };
         self.jobs.insert(job, known);
         (self.spawn)(job, job_master, Box::new(runner));
         Ok(())
@@ -579,6 +600,10 @@ impl Dispatcher {
         let known = &self.jobs[&job];
         match known.phase {
             JobPhase::Terminating | JobPhase::Postponed => {}
+            JobPhase::Initializing if known.is_cancelled => {
+                let details = details_of_graph(&known.graph, JobStatus::Canceled, known.overview.started, now, None);
+                self.job_terminated(details, now);
+            }
             JobPhase::Initializing if known.origin == JobOrigin::Recovered => match cause.recoverability {
                 Recoverability::Recoverable => self.postpone(job, cause, now),
                 Recoverability::Unrecoverable => self.give_up_recovery(job, cause, now),
@@ -706,6 +731,10 @@ impl Dispatcher {
 
     fn cancel_job(&mut self, job: JobId, cancel: JobMasterMessage, now: Timestamp) -> Result<(), DispatcherError> {
         match self.jobs.get_mut(&job) {
+            // Whether it has completed a checkpoint is not known before it starts.
+            Some(known) if known.phase == JobPhase::Postponed && cancel == JobMasterMessage::CancelUncommitted => {
+                Err(DispatcherError::NoLeader(format!("JobMaster of job {job}, which could not start yet,")))
+            }
             Some(known) if known.phase == JobPhase::Postponed => {
                 let is_closed = known.next_try().is_some();
                 let details = details_of_graph(&known.graph, JobStatus::Canceled, known.overview.started, now, None);
@@ -718,6 +747,7 @@ impl Dispatcher {
             Some(known) if known.phase != JobPhase::Terminating => {
                 if known.phase == JobPhase::Initializing {
                     known.overview.status = JobStatus::Canceling;
+                    known.is_cancelled |= cancel == JobMasterMessage::Cancel;
                 }
                 let job_master = known.job_master;
                 self.send_to_job_master(job, job_master, cancel);

@@ -553,10 +553,19 @@ fn a_stored_job_that_is_damaged_is_shown_and_kept_and_the_others_run() {
     );
     let results = JobResultStore::open(&storage).unwrap();
     assert!(listed.iter().all(|(job, _)| !results.has_result(*job)));
-    // With what was missing it runs.
     cluster.blobs.put(b"missing").unwrap();
+    // One that cannot be stored takes nothing from what is.
+    let job = without_blob.job_id;
+    let path = storage.path().join("job-graphs").join(format!("{job}.graph"));
+    let stored = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).and_then(|()| std::fs::create_dir(&path)).unwrap();
+    cluster.submit(&without_blob).expect_err("it cannot be stored");
+    assert!(cluster.blobs.references(job).contains(&missing));
+    std::fs::remove_dir(&path).and_then(|()| std::fs::write(&path, stored)).unwrap();
+    // With what was missing it runs, and is shown so.
     cluster.submit(&without_blob).unwrap();
-    assert_eq!(cluster.spawned(), [whole.job_id, without_blob.job_id]);
+    assert_eq!(cluster.spawned(), [whole.job_id, job]);
+    assert!(cluster.list().contains(&(job, starting)));
 }
 
 #[test]
@@ -725,6 +734,39 @@ fn a_job_that_waits_to_be_tried_again_can_be_cancelled_or_left_stored() {
     cluster.dispatcher.on_message(Envelope { from, to, fence, message: stop }, Timestamp(0));
     assert!(cluster.dispatcher.is_terminated());
     assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), [job]);
+}
+
+/// Whether it has completed a checkpoint is not known.
+#[test]
+fn a_job_that_waits_to_be_tried_again_does_not_give_way() {
+    let (_storage, mut cluster) = postponed();
+    let job = words().job_id;
+    let refused = cluster.answer(DispatcherRequest::CancelUncommitted(job)).expect_err("it may have committed");
+    assert_eq!(
+        refused,
+        format!("there is no leading JobMaster of job {job}, which could not start yet, at the moment; try again")
+    );
+    assert_eq!(cluster.list(), [(job, JobStatus::Restarting)]);
+}
+
+#[test]
+fn a_recovered_job_that_was_cancelled_before_it_could_start_does_not_start_later() {
+    let storage = StorageDir::temporary().unwrap();
+    JobGraphStore::open(&storage).unwrap().put(&words()).unwrap();
+    BlobStore::open(&storage).unwrap().put(PLUGIN).unwrap();
+    let mut cluster = Cluster::start(&storage, None).unwrap();
+    let job = words().job_id;
+    cluster.ask(DispatcherRequest::CancelJob(job));
+    let cause = FailureCause {
+        code: "connector".to_owned(),
+        message: "could not open /data".to_owned(),
+        detail: String::new(),
+        recoverability: Recoverability::Recoverable,
+    };
+    let failed = JobMasterFailed { job, job_master: cluster.job_master(job), cause };
+    cluster.send(Fence::None, DispatcherMessage::JobMasterFailed(failed));
+    assert_eq!(cluster.list(), [(job, JobStatus::Canceled)]);
+    assert_eq!(JobGraphStore::open(&storage).unwrap().job_ids().unwrap(), []);
 }
 
 #[test]

@@ -75,6 +75,11 @@ impl JobGraphStore {
         Ok(Self { directory, durability: storage.durability(), owned: BTreeSet::new() })
     }
 
+    /// True if there is a graph of the job, readable or not.
+    pub fn is_stored(&self, job: JobId) -> bool {
+        self.directory.join(file_name(job)).exists()
+    }
+
     /// Stores a graph durably.
     ///
     /// # Errors

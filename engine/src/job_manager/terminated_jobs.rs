@@ -79,7 +79,8 @@ impl TerminatedJobs {
         }
     }
 
-    fn remove(&mut self, job: JobId) {
+    /// Forgets a job.
+    pub fn remove(&mut self, job: JobId) {
         if let Some(removed) = self.jobs.remove(&job) {
             self.bytes -= removed.bytes;
             self.order.retain(|kept| *kept != job);

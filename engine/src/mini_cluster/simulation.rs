@@ -577,7 +577,7 @@ fn resource_manager(id: ResourceManagerId, election: &LeaderElection) -> Resourc
 
 fn update(attempt: ExecutionAttemptId, state: TaskState) -> TaskExecutionStateUpdate {
     let cause = (state == TaskState::Failed).then(|| failure("the task failed"));
-    TaskExecutionStateUpdate { attempt, state, cause, metrics: TaskMetrics::default(), committables: Vec::new() }
+    TaskExecutionStateUpdate { attempt, state, cause, metrics: TaskMetrics::default(), end_states: BTreeMap::new() }
 }
 
 fn failure(message: &str) -> FailureCause {

@@ -1,6 +1,7 @@
 //! Whole clusters in their loops, with scripted JobMasters and tasks that end at once.
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     sync::{
         Mutex,
@@ -106,8 +107,8 @@ fn starter(events: TaskEventSink, behaviour: Behaviour, started: Arc<AtomicU32>,
                     return;
                 }
                 ended.fetch_add(1, Ordering::SeqCst);
-                let (metrics, committables) = (TaskMetrics::default(), Vec::new());
-                let update = TaskExecutionStateUpdate { attempt, state, cause: None, metrics, committables };
+                let (metrics, end_states) = (TaskMetrics::default(), BTreeMap::new());
+                let update = TaskExecutionStateUpdate { attempt, state, cause: None, metrics, end_states };
                 events(TaskEvent::StateChanged(update));
             })
         };
@@ -139,10 +140,14 @@ async fn await_end(gateway: DispatcherGateway, job: JobId) -> JobDetails {
     }
 }
 
+/// Asks again while whoever knows is not leading yet.
 async fn status(cluster: &MiniCluster, job: JobId) -> JobStatus {
-    match cluster.gateway().request(DispatcherRequest::JobDetails(job)).await {
-        Ok(DispatcherResponse::Details(details)) => details.status,
-        other => panic!("{other:?}"),
+    loop {
+        match cluster.gateway().request(DispatcherRequest::JobDetails(job)).await {
+            Ok(DispatcherResponse::Details(details)) => return details.status,
+            Err(DispatcherError::NoLeader(_)) => tokio::task::yield_now().await,
+            other => panic!("{other:?}"),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a JobMaster receives from TaskExecutors.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,9 +10,12 @@ use crate::{
         ids::{AllocationId, ExecutionAttemptId, ResourceId, ResourceManagerId, SlotId},
         stream_element::{CheckpointId, SnapshotLocation, StopMode},
     },
-    checkpoint::TaskStateSnapshot,
-    connector::{Committable, SplitAssignment},
+    checkpoint::{OperatorSubtaskState, TaskStateSnapshot},
+    connector::SplitAssignment,
 };
+
+/// Why a job that is stopped takes no savepoint.
+pub const BEING_STOPPED: &str = "the job is being stopped already";
 
 /// State of a task as its TaskExecutor reports it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -58,12 +61,16 @@ pub enum StoreProblem {
     Unavailable(String),
     /// Something is missing, damaged, or of another kind.
     Unusable(String),
+    /// Another version of the engine wrote it, and can read it.
+    OtherVersion(String),
 }
 
 impl fmt::Display for StoreProblem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unavailable(problem) | Self::Unusable(problem) => formatter.write_str(problem),
+            Self::Unavailable(problem) | Self::Unusable(problem) | Self::OtherVersion(problem) => {
+                formatter.write_str(problem)
+            }
         }
     }
 }
@@ -166,8 +173,9 @@ pub struct TaskExecutionStateUpdate {
     pub cause: Option<FailureCause>,
     /// Its counters.
     pub metrics: TaskMetrics,
-    /// What its sinks finished, by node id; only with `Finished`.
-    pub committables: Vec<(u32, Vec<Committable>)>,
+    /// What its operators leave behind, by node id; only with `Finished`: output that sinks completed and no
+    /// checkpoint committed, how far sources of plugins have come, union lists.
+    pub end_states: BTreeMap<u32, OperatorSubtaskState>,
 }
 
 /// A reader asks its source's enumerator for a split; answered by

@@ -114,7 +114,7 @@ fn a_disk_that_fails_is_an_error_that_names_operator_state_and_files() {
     // It stays.
     let scanned = state.scan_map(MAP, &entry(b"key", b""), None, 1000, NOW);
     assert_eq!(scanned.unwrap_err().failure, StateFailure::Storage);
-    let restored = state.restore(0, &[1], &[]).unwrap_err();
+    let restored = state.restore(0, &[1], &[], Timestamp::MIN).unwrap_err();
     assert!(restored.to_string().contains("operator \"Count\": its files in "), "{restored}");
 
     // A key that is too long for the files fails the task, too.

@@ -1,6 +1,7 @@
 //! Keyed state and timers on their way to a checkpoint and back.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     fmt,
     io::{self, Write},
@@ -15,9 +16,11 @@ use engine_rows::key_hash::key_hash;
 use super::{
     KeyGroupSnapshot, KeyedState, Scope, StateShape, TimeDomain, TimerSnapshot,
     change_log::{ChangeLog, Increment},
+    entries::{elements, write},
+    has_ended,
     section::{Operation, Operations, Owner, Timer, VERSION},
 };
-use crate::base::{key_group::key_group, stream_element::CheckpointId};
+use crate::base::{clock::Timestamp, key_group::key_group, stream_element::CheckpointId};
 
 /// Bytes that are gathered before they are written.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -281,11 +284,18 @@ impl KeyedState {
 
     /// Takes the part of one key group of a snapshot, the full one first. Key groups of other
     /// subtasks are refused. `states` maps the places of states in the snapshot to places here;
-    /// none: dropped.
+    /// none: dropped. What has ended by `now` is left out: increments hold all that was written, also
+    /// what was cleaned up since, and would make more of the state than its quotas allow.
     ///
     /// # Errors
     /// Returns an error if the bytes are not well formed.
-    pub fn restore(&mut self, key_group: u32, content: &[u8], states: &[Option<usize>]) -> Result<(), RestoreError> {
+    pub fn restore(
+        &mut self,
+        key_group: u32,
+        content: &[u8],
+        states: &[Option<usize>],
+        now: Timestamp,
+    ) -> Result<(), RestoreError> {
         if !self.key_groups.contains(&key_group) {
             return Err(self.restore_error(key_group, format_args!("it {}", self.other_key_groups())));
         }
@@ -296,7 +306,7 @@ impl KeyedState {
             let damaged =
                 |problem: String| self.restore_error(key_group, format_args!("its bytes are damaged: {problem}"));
             let Some(operation) = operations.next().map_err(damaged)? else { break };
-            map = self.redo(key_group, operation, map, states)?;
+            map = self.redo(key_group, operation, map, states, now)?;
         }
         match self.backend.failure() {
             Some(problem) => Err(self.restore_error(key_group, format_args!("{problem}"))),
@@ -311,20 +321,27 @@ impl KeyedState {
         operation: Operation<'a>,
         map: Option<Owner<'a>>,
         states: &[Option<usize>],
+        now: Timestamp,
     ) -> Result<Option<Owner<'a>>, RestoreError> {
         match operation {
             Operation::Put(owner, value) => {
                 if let Some((scope, shape)) = self.restored(key_group, owner, states)? {
                     self.check_restored(scope, shape != StateShape::Map, "a value")?;
                     self.check_restored_layout(scope, shape, value)?;
-                    self.backend.put(scope, value);
+                    match self.not_ended(scope.state, shape, value, now) {
+                        Some(value) => self.backend.put(scope, &value),
+                        // An earlier part may have another one.
+                        None => self.backend.delete(scope),
+                    }
                 }
             }
             Operation::Append(owner, elements) => {
                 if let Some((scope, shape)) = self.restored(key_group, owner, states)? {
                     self.check_restored(scope, shape == StateShape::List, "elements of a list")?;
                     self.check_restored_layout(scope, shape, elements)?;
-                    self.backend.append(scope, elements);
+                    if let Some(elements) = self.not_ended(scope.state, shape, elements, now) {
+                        self.backend.append(scope, &elements);
+                    }
                 }
             }
             Operation::Delete(owner) => {
@@ -333,14 +350,14 @@ impl KeyedState {
                 }
             }
             Operation::PutPair(owner, map_key, value) => {
-                self.restore_pair(key_group, owner, map_key, value, states)?;
+                self.restore_pair(key_group, owner, map_key, value, states, now)?;
                 return Ok(Some(owner));
             }
             Operation::NextPair(map_key, value) => {
                 let Some(owner) = map else {
                     return Err(self.restore_error(key_group, format_args!("its bytes are damaged: a pair has no map")));
                 };
-                self.restore_pair(key_group, owner, map_key, value, states)?;
+                self.restore_pair(key_group, owner, map_key, value, states, now)?;
                 return Ok(Some(owner));
             }
             Operation::DeletePair(owner, map_key) => {
@@ -393,13 +410,33 @@ impl KeyedState {
         map_key: &[u8],
         value: &[u8],
         states: &[Option<usize>],
+        now: Timestamp,
     ) -> Result<(), RestoreError> {
         if let Some((scope, shape)) = self.restored(key_group, owner, states)? {
             self.check_restored(scope, shape == StateShape::Map, "a pair of a map")?;
             self.check_restored_layout(scope, shape, value)?;
-            self.backend.put_pair(scope, map_key, value);
+            match self.not_ended(scope.state, shape, value, now) {
+                Some(value) => self.backend.put_pair(scope, map_key, &value),
+                None => self.backend.delete_pair(scope, map_key),
+            }
         }
         Ok(())
+    }
+
+    /// A value, or the elements of a list, without what has ended by `now`; none: nothing is left.
+    fn not_ended<'v>(&self, state: usize, shape: StateShape, value: &'v [u8], now: Timestamp) -> Option<Cow<'v, [u8]>> {
+        if !self.context.states[state].has_time_to_live {
+            return Some(Cow::Borrowed(value));
+        }
+        if shape != StateShape::List {
+            return (!has_ended(value, now.0)).then_some(Cow::Borrowed(value));
+        }
+        if !elements(value).any(|element| has_ended(element, now.0)) {
+            return Some(Cow::Borrowed(value));
+        }
+        let mut left = Vec::new();
+        elements(value).filter(|element| !has_ended(element, now.0)).for_each(|element| write(&mut left, element));
+        (!left.is_empty()).then_some(Cow::Owned(left))
     }
 
     fn restored_timers(&mut self) -> &mut RestoredTimers {

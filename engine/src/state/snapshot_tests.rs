@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::{
     tests::{
-        Backend, LIST, MAP, Model, ModelScope, Step, VALUE, apply, contents, context, entry, fired, go_on, steps,
-        timer, with,
+        BACKENDS, Backend, LIST, MAP, Model, ModelScope, Step, VALUE, apply, contents, context, entry, fired, go_on,
+        steps, timer, with,
     },
     *,
 };
@@ -65,7 +65,7 @@ fn restored(parts: &Parts, parallelism: u32, backend: Backend) -> Vec<KeyedState
         for part in parts {
             for key_group in state.key_groups.clone() {
                 if let Some(section) = part.get(&key_group) {
-                    state.restore(key_group, section, &PLACES).unwrap();
+                    state.restore(key_group, section, &PLACES, Timestamp::MIN).unwrap();
                 }
             }
         }
@@ -239,7 +239,7 @@ proptest! {
             section[at] ^= 1 << bit;
         }
         let mut state = KeyedState::new(context());
-        if let Err(RestoreError(message)) = state.restore(key_group, &section, &PLACES) {
+        if let Err(RestoreError(message)) = state.restore(key_group, &section, &PLACES, Timestamp::MIN) {
             let names = format!("key group {key_group} of operator \"Count\": ");
             prop_assert!(message.contains(&names) && !message.contains('\n'), "{}", message);
         }
@@ -251,7 +251,7 @@ proptest! {
 fn a_key_group_of_another_subtask_a_state_that_is_not_there_and_another_shape_are_refused() {
     let section = &some_parts()[0][&3];
     let refused = |context: KeyedStateContext, places: &[Option<usize>]| {
-        KeyedState::new(context).restore(3, section, places).unwrap_err().to_string()
+        KeyedState::new(context).restore(3, section, places, Timestamp::MIN).unwrap_err().to_string()
     };
     let other = KeyedStateContext { parallelism: 4, ..context() };
     assert!(refused(other, &PLACES).ends_with("it belongs to another subtask, this one has 0 to 0"));
@@ -262,7 +262,7 @@ fn a_key_group_of_another_subtask_a_state_that_is_not_there_and_another_shape_ar
     assert!(refused(more_groups, &PLACES).contains("a key belongs to key group"));
     let not_keyed = KeyedStateContext { is_keyed: false, ..context() };
     assert!(refused(not_keyed, &PLACES).contains("the operator is not behind key_by any more"));
-    let newer = KeyedState::new(context()).restore(3, &[9, 1, 2], &PLACES).unwrap_err().to_string();
+    let newer = KeyedState::new(context()).restore(3, &[9, 1, 2], &PLACES, Timestamp::MIN).unwrap_err().to_string();
     assert!(newer.contains("it has version 9, this engine reads version 1"), "{newer}");
 }
 
@@ -272,13 +272,57 @@ fn states_that_are_gone_are_passed_over_and_others_found_at_their_new_place() {
     let mut state = KeyedState::new(context());
     for part in &parts {
         for (key_group, section) in part {
-            state.restore(*key_group, section, &[Some(3), None, None]).unwrap_or_else(|error| panic!("{error}"));
+            state
+                .restore(*key_group, section, &[Some(3), None, None], Timestamp::MIN)
+                .unwrap_or_else(|error| panic!("{error}"));
         }
     }
     let entries: u64 = state.usage().key_groups.iter().map(|group| group.entries).sum();
     assert_eq!(entries, 200);
     let value = state.get_many(3, 1, &entry(&[199], b"n"), Timestamp(i64::MIN), &go_on).unwrap();
     assert_eq!(value, with(vec![], &[0; 30]));
+}
+
+/// Increments hold what was cleaned up since: it must not count, or the restored state is refused its next write.
+#[test]
+fn what_ended_does_not_count_against_quotas_when_it_is_restored() {
+    const LIST_WITH_TIME_TO_LIVE: u32 = 4;
+    const ELEMENT_BYTES: usize = 100;
+    for backend in BACKENDS {
+        let mut state = backend.state(context());
+        state.track_changes();
+        for number in 0..40_u32 {
+            let entry = with(entry(&number.to_le_bytes(), b""), &[1; 1000]);
+            state.put_many(VALUE, 1, &entry, Timestamp(0), &go_on).unwrap();
+        }
+        let (mut task, model, timers) = (Task::default(), Model::default(), Timers::new());
+        task.snapshot(&mut state, 1, false, &model, &timers);
+        task.confirm(&mut state, 1);
+        let append = |state: &mut KeyedState, now: i64| {
+            let element = [&(now + 10).to_le_bytes()[..], &[2; ELEMENT_BYTES]].concat();
+            let list = with(entry(b"hot", b""), &with(Vec::new(), &element));
+            state.append_many(LIST_WITH_TIME_TO_LIVE, 1, &list, Timestamp(now), &go_on)
+        };
+        // Three times what a value may have, of which a part lives at a time.
+        for round in 0..300 {
+            append(&mut state, round).unwrap();
+        }
+        task.snapshot(&mut state, 2, false, &model, &timers);
+        task.confirm(&mut state, 2);
+        assert_eq!(task.confirmed.len(), 2, "the second is an increment");
+        let now = Timestamp(295);
+        let mut restored = backend.state(context());
+        for part in &task.confirmed {
+            for (key_group, section) in part {
+                restored.restore(*key_group, section, &PLACES, now).unwrap();
+            }
+        }
+        restored.end_restore();
+        append(&mut restored, 300).unwrap();
+        let list = restored.get_many(LIST_WITH_TIME_TO_LIVE, 1, &entry(b"hot", b""), Timestamp(300), &go_on).unwrap();
+        let lives = 300 - 291 + 1;
+        assert_eq!(list.len(), 4 + lives * (4 + 8 + ELEMENT_BYTES), "{backend:?}");
+    }
 }
 
 /// State of 10,000 keys, tracked.

@@ -978,8 +978,8 @@ impl TaskExecutor {
 }
 
 fn never_started(attempt: ExecutionAttemptId, cause: Option<FailureCause>) -> TaskExecutionStateUpdate {
-    let (metrics, committables) = (TaskMetrics::default(), Vec::new());
-    TaskExecutionStateUpdate { attempt, state: TaskState::Failed, cause, metrics, committables }
+    let (metrics, end_states) = (TaskMetrics::default(), BTreeMap::new());
+    TaskExecutionStateUpdate { attempt, state: TaskState::Failed, cause, metrics, end_states }
 }
 
 /// Why a task was not started.

@@ -291,7 +291,7 @@ impl Host {
     }
 
     /// Processing time, the same throughout a call.
-    fn now(&mut self) -> Timestamp {
+    pub(crate) fn now(&mut self) -> Timestamp {
         *self.now.get_or_insert_with(|| self.clock.now())
     }
 

@@ -68,6 +68,7 @@ fn restored(
     context: &SegmentContext,
     state_context: KeyedStateContext,
     restore: SegmentRestore,
+    now: Timestamp,
     cancel: &CancelFlag,
 ) -> Result<(KeyedState, Lists), (GuestFailure, String)> {
     let mut state = match &context.disk_state {
@@ -83,7 +84,7 @@ fn restored(
         let RestoredKeyGroup { key_group, content, states } =
             restored.map_err(|message| (GuestFailure::StateStorage, message))?;
         state
-            .restore(key_group, &content, &states)
+            .restore(key_group, &content, &states, now)
             .map_err(|error| (GuestFailure::RestoreFailed, error.to_string()))?;
     }
     // Before anything uses them, so that they are counted from the start.
@@ -124,7 +125,7 @@ impl<T: EmitTarget> Segment<T> {
                 .to_owned();
             return Err(instance.error(GuestFailure::GraphMismatch, EntryPoint::Plan, message));
         }
-        let (state, lists) = restored(context, state_context, restore, &cancel)
+        let (state, lists) = restored(context, state_context, restore, instance.host_mut().now(), &cancel)
             .map_err(|(failure, message)| instance.error(failure, EntryPoint::Open, message))?;
         instance.host_mut().set_state(state);
         instance.host_mut().set_lists(lists, &context.states);
@@ -298,6 +299,11 @@ impl<T: EmitTarget> Segment<T> {
             let keyed_bytes = keyed.as_ref().map_or(0, |state| state.bytes());
             Ok(SegmentSnapshot { keyed: keyed.map(|state| state.snapshot(checkpoint_id, is_full)), keyed_bytes, lists })
         })
+    }
+
+    /// Operator lists as the last snapshot left them, or as they were restored; by place among the states.
+    pub fn lists(&self) -> &BTreeMap<usize, Vec<Vec<u8>>> {
+        self.host().lists()
     }
 
     /// The checkpoint is durable.

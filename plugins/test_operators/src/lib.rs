@@ -23,6 +23,8 @@ struct Event {
 ///                            numbers: KEY,START,NUMBER,NUMBER
 ///                    time-to-live: what is left of a value of each of 100 keys after 40 ms:
 ///                                  KEY,kept or KEY,ended
+///                    source: lines SUBTASK,NUMBER of a source of the plugin; subtask 0 has ten numbers,
+///                            each other 200, one in 10 ms
 ///   --left PATH      files of lines KEY,TIME,NUMBER, at most 1 s behind a later one
 ///   --right PATH     the same
 ///   --lives MS       how long state lives, for time-to-live; 1000 if not given
@@ -77,6 +79,13 @@ fn main(env: &StreamExecutionEnvironment, args: &Args) -> Result<()> {
                     value: states.value("value").enable_time_to_live(StateTtlConfig::new(lives)),
                 })
                 .sink_to(output);
+        }
+        "source" => {
+            env.from_stateful_source("Numbers", |states| Unlike { subtask: 0, next: states.operator_list("next") })
+                .uid("numbers")
+                .rebalance()
+                .sink_to(output)
+                .uid("lines");
         }
         _ => return Err(engine_sdk::Error::new(format!("--operator {operator}: there is no such kind"))),
     }
@@ -220,6 +229,30 @@ impl ProcessWindowFunction<u32, Event> for Numbers {
             out.csv((key, context.window().start, greater, less));
         }
         Ok(())
+    }
+}
+
+/// Numbers from 0 on, of which the first subtask has few.
+struct Unlike {
+    subtask: u32,
+    next: OperatorListState<u32>,
+}
+
+impl SourceFunction<str> for Unlike {
+    fn open(&mut self, context: &RuntimeContext) -> Result<()> {
+        self.subtask = context.subtask_index;
+        Ok(())
+    }
+
+    fn poll(&mut self, out: &mut Collector<str>) -> Result<SourceStatus> {
+        let next = self.next.get().first().copied().unwrap_or(0);
+        let (end, status) = if self.subtask == 0 { (10, SourceStatus::More) } else { (200, SourceStatus::Idle) };
+        if end <= next {
+            return Ok(SourceStatus::End);
+        }
+        out.csv((self.subtask, next));
+        self.next.update([next + 1]);
+        Ok(status)
     }
 }
 

@@ -60,6 +60,11 @@ impl Destination {
         format!("part-{numbers}-{:08x}", crc32fast::hash(self.job.to_string().as_bytes()))
     }
 
+    /// Name of the part that ends the output of a subtask, by subtask and attempt.
+    fn end_part(&self, numbers: &str) -> String {
+        format!("{}-end", self.part(numbers))
+    }
+
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.path).into_iter().flatten();
         let mut names: Vec<_> =
@@ -256,13 +261,12 @@ fn a_savepoint_commits_nothing_and_its_rows_come_with_the_next_checkpoint_or_the
     // The attempt and the savepoint have the same number, but the parts not the same name.
     let end = writer.finish().expect("finished");
     committer.commit([savepoint.clone(), end].concat()).expect("committed");
-    let expected =
-        [(destination.part("0-1"), "a\n".to_owned()), (format!("{}-end", destination.part("0-1")), "b\n".to_owned())];
+    let expected = [(destination.part("0-1"), "a\n".to_owned()), (destination.end_part("0-1"), "b\n".to_owned())];
     assert_eq!(destination.visible(), expected.clone().into());
     committer.abort().expect("free");
     // Nor if the job begins with the savepoint.
     let mut committer = destination.committer();
-    fs::remove_file(destination.path.join(format!("{}-end", destination.part("0-1")))).expect("removable");
+    fs::remove_file(destination.path.join(destination.end_part("0-1"))).expect("removable");
     committer.recover(destination.restored(1, savepoint)).expect("its output goes on");
     let mut writer = destination.writer(0, 1);
     write(&mut writer, "b");
@@ -285,6 +289,11 @@ fn a_savepoint_that_goes_on_elsewhere_commits_where_it_was_taken() {
     assert!(error.contains("--allow-write"), "{error}");
     let write = new.permissions.write.iter().chain(&old.permissions.write).cloned().collect();
     new.permissions = Arc::new(Permissions { write, ..Permissions::default() });
+    // The old job goes on, and makes its rows visible itself.
+    new.committer().recover(old.restored(1, savepoint.clone())).expect("granted");
+    assert_eq!((old.hidden_parts().len(), old.visible_names().len()), (1, 0));
+    old.committer().keep(1, &savepoint).expect("listed");
+    old.committer().abort().expect("free");
     for _ in 0..2 {
         new.committer().recover(old.restored(1, savepoint.clone())).expect("granted");
     }
@@ -294,6 +303,26 @@ fn a_savepoint_that_goes_on_elsewhere_commits_where_it_was_taken() {
     symlink(elsewhere.path(), new.path.join("link")).expect("links can be made");
     let error = new.recover(1, Vec::new()).expect_err("foreign").to_string();
     assert!(error.contains("is not empty"), "{error}");
+}
+
+#[test]
+fn rows_of_a_savepoint_that_were_made_again_are_not_made_visible_from_elsewhere() {
+    let old = Destination::new();
+    let savepoint = output_of_savepoint(&old);
+    let mut committer = old.committer();
+    committer.keep(3, &savepoint).expect("listed");
+    // All attempts fail, and make the row again.
+    committer.recover(old.restored(2, Vec::new())).expect("its own");
+    let mut writer = old.writer(0, 1);
+    write(&mut writer, "a");
+    committer.commit(prepare(&mut writer, 4)).expect("committed");
+    committer.abort().expect("free");
+    let mut new = Destination::new();
+    let write = new.permissions.write.iter().chain(&old.permissions.write).cloned().collect();
+    new.permissions = Arc::new(Permissions { write, ..Permissions::default() });
+    let error = text_of(&new.committer().recover(old.restored(3, savepoint)).expect_err("they are there"));
+    assert!(error.contains(&old.part("0-4")) && error.contains("start from a later savepoint"), "{error}");
+    assert_eq!(old.visible(), [(old.part("0-4"), "a\n".to_owned())].into());
 }
 
 fn output_of_savepoint(destination: &Destination) -> Vec<Committable> {
@@ -431,13 +460,30 @@ fn rows_that_a_savepoint_holds_do_not_keep_its_own_job_from_beginning_anew() {
     write(&mut writer, "a");
     committer.commit(writer.finish().expect("finished")).expect("committed");
     committer.abort().expect("free");
-    assert_eq!(destination.visible(), [(destination.part("0-1"), "a\n".to_owned())].into());
+    assert_eq!(destination.visible(), [(destination.end_part("0-1"), "a\n".to_owned())].into());
     assert_eq!(destination.hidden_parts().len(), 1);
     let error = destination.committer().prepare().expect_err("rows are there").to_string();
     assert!(error.contains("is not empty"), "{error}");
-    fs::remove_file(destination.path.join(destination.part("0-1"))).expect("removable");
+    // Nor may another job go on from the savepoint beside them.
+    let going_on = destination.committer_of(JobId::random()).recover(destination.restored(3, savepoint));
+    let error = going_on.expect_err("rows behind the savepoint are there").to_string();
+    assert!(error.contains("is not empty"), "{error}");
+    fs::remove_file(destination.path.join(destination.end_part("0-1"))).expect("removable");
     let error = destination.committer_of(JobId::random()).prepare().expect_err("of another").to_string();
     assert!(error.contains("savepoints name rows in them") && error.contains("remove .savepoint-*"), "{error}");
+}
+
+/// A committer whose claim is gone, for whatever reason, has nothing to clean.
+#[test]
+fn hidden_files_of_the_job_that_came_next_stay() {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    committer.abort().expect("free");
+    destination.committer_of(JobId::random()).prepare().expect("free");
+    write(&mut destination.writer(0, 0), "row");
+    committer.abort().expect("nothing to do");
+    assert_eq!(destination.hidden_parts().len(), 1);
 }
 
 /// What happens to a job with a file sink.

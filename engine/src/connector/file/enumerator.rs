@@ -152,9 +152,19 @@ impl FileEnumerator {
             return Err(ConnectorError::Damaged(STATE));
         }
         let watched = self.options.watch_interval.is_some();
+        if watched && state.known.is_empty() && 0 < state.next_number {
+            let problem = "was not set when the checkpoint was taken, which does not say which files were read; leave it out, or \
+                           give the source another uid to begin anew";
+            return Err(ConnectorError::Option {
+                connector: "file source".to_owned(),
+                option: "watch".to_owned(),
+                problem: problem.to_owned(),
+            });
+        }
         self.known = state.known.into_iter().map(PathBuf::from).collect();
         self.next_number = state.next_number;
-        let held = state.returned.into_iter().chain(restored.splits);
+        // What a reader held was dealt before what still waits for it.
+        let held = restored.splits.into_iter().chain(state.returned);
         if state.parallelism == self.parallelism {
             self.returned.extend(held);
             self.dealing = Dealing::with_queues(state.shape, state.queues, self.parallelism);
@@ -352,7 +362,8 @@ impl SplitEnumerator for FileEnumerator {
     }
 
     fn add_splits_back(&mut self, subtask_index: u32, splits: Vec<SourceSplit>) {
-        self.returned.extend(splits.into_iter().map(|split| (subtask_index, split)));
+        // They were dealt before what still waits for the subtask.
+        splits.into_iter().rev().for_each(|split| self.returned.push_front((subtask_index, split)));
     }
 
     fn snapshot(&self) -> Vec<u8> {

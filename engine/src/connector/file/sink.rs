@@ -3,9 +3,8 @@
 //! Each writer writes a hidden file `.part-SUBTASK-ATTEMPT-TOKEN-NUMBER.inprogress`. At a
 //! checkpoint the file is closed and made durable, and the next row begins another one. When
 //! the checkpoint is complete, the committer renames it to `part-SUBTASK-CHECKPOINT-OWNER`. Without
-//! checkpoints there is one file, renamed to `part-SUBTASK-ATTEMPT-OWNER` when the job has finished,
-//! or to `part-SUBTASK-ATTEMPT-OWNER-end` if savepoints were taken before. A subtask that got no rows
-//! has no part file. OWNER is eight digits that stand for the job whose rows they are (see [`Owner`]):
+//! checkpoints there is one file, renamed to `part-SUBTASK-ATTEMPT-OWNER-end` when the job has finished.
+//! A subtask that got no rows has no part file. OWNER is eight digits that stand for the job whose rows they are (see [`Owner`]):
 //! a job that goes on from the savepoint of another finds that one's parts in the directory, and
 //! neither takes a file of the same number for its own nor removes it.
 //!
@@ -26,7 +25,7 @@
 //! A visible part goes away only if its own job is brought back to an older checkpoint.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fmt,
     fs::{self, File, OpenOptions},
@@ -146,10 +145,7 @@ enum Becomes {
     /// Output of the time before a checkpoint.
     OfCheckpoint(CheckpointId),
     /// The end of the output of a job without checkpoints.
-    End {
-        /// There were savepoints, whose parts have names of the same form.
-        after_savepoints: bool,
-    },
+    End,
 }
 
 /// Stands for a job in the names of its files: the CRC-32 of its id, since ids that people choose begin alike.
@@ -173,12 +169,7 @@ impl Part {
         let HiddenName { subtask_index, attempt_number, .. } = self.hidden;
         match self.becomes {
             Becomes::OfCheckpoint(id) => format!("{VISIBLE_PREFIX}{subtask_index}-{id}-{owner}"),
-            Becomes::End { after_savepoints: false } => {
-                format!("{VISIBLE_PREFIX}{subtask_index}-{attempt_number}-{owner}")
-            }
-            Becomes::End { after_savepoints: true } => {
-                format!("{VISIBLE_PREFIX}{subtask_index}-{attempt_number}-{owner}{END_SUFFIX}")
-            }
+            Becomes::End => format!("{VISIBLE_PREFIX}{subtask_index}-{attempt_number}-{owner}{END_SUFFIX}"),
         }
     }
 
@@ -186,7 +177,7 @@ impl Part {
     fn checkpoint(&self) -> Option<CheckpointId> {
         match self.becomes {
             Becomes::OfCheckpoint(id) => Some(id),
-            Becomes::End { .. } => None,
+            Becomes::End => None,
         }
     }
 
@@ -210,8 +201,6 @@ pub(in crate::connector) struct FileWriter {
     bytes_sent: u64,
     /// Made for the first row behind a checkpoint.
     file: Option<File>,
-    /// It took part in a checkpoint or savepoint.
-    was_prepared: bool,
     rows: TextRows,
     reject: Box<RejectWrite<'static>>,
     buffer: Vec<u8>,
@@ -237,7 +226,6 @@ impl FileWriter {
             bytes: 0,
             bytes_sent: 0,
             file: None,
-            was_prepared: false,
             rows,
             reject: context.reject,
             buffer: Vec::with_capacity(BUFFER_BYTES),
@@ -321,12 +309,11 @@ impl SinkWriter for FileWriter {
     }
 
     fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<Vec<Committable>, ConnectorError> {
-        self.was_prepared = true;
         Ok(self.complete(Becomes::OfCheckpoint(checkpoint_id))?.into_iter().collect())
     }
 
     fn finish(&mut self) -> Result<Vec<Committable>, ConnectorError> {
-        Ok(self.complete(Becomes::End { after_savepoints: self.was_prepared })?.into_iter().collect())
+        Ok(self.complete(Becomes::End)?.into_iter().collect())
     }
 }
 
@@ -336,12 +323,8 @@ pub(in crate::connector) struct FileCommitter {
     permissions: Arc<Permissions>,
     claim_name: String,
     owner: Owner,
-    /// The directory was claimed by this committer; one that was refused must not clean it.
-    prepared: bool,
     /// The last checkpoint of which all is visible; 0 before the first.
     committed: CheckpointId,
-    /// The job goes on from a checkpoint or savepoint.
-    recovered: bool,
     /// The claim says so, and that survives a crash of the machine.
     claim_is_durable: bool,
     /// There are hidden parts that savepoints name.
@@ -417,9 +400,7 @@ impl FileCommitter {
             owner: Owner::of(job_id),
             claim_is_durable: false,
             keeps_for_savepoints: false,
-            prepared: false,
             committed: 0,
-            recovered: false,
         }
     }
 
@@ -456,10 +437,7 @@ impl FileCommitter {
         failpoint!("sink.claim").map_err(io_error("write to", &self.path))?;
         // Another job may claim the directory in this moment: whoever sees the other's claim gives way.
         OpenOptions::new().append(true).create(true).open(&claim).map_err(io_error("write to", &self.path))?;
-        let is_foreign_claim = |name: &PathBuf| {
-            let text = name.file_name().and_then(OsStr::to_str).unwrap_or_default();
-            text.starts_with(CLAIM_PREFIX) && *name != claim
-        };
+        let is_foreign_claim = |name: &PathBuf| is_claim(name) && *name != claim;
         let mut others = names(directory)?;
         if others.iter().any(is_foreign_claim) {
             self.release_claim(directory)?;
@@ -469,7 +447,6 @@ impl FileCommitter {
         sync_directory(directory)?;
         self.committed = self.read_committed(directory)?.unwrap_or(0);
         self.claim_is_durable = false;
-        self.prepared = true;
         failpoint!("sink.claimed").map_err(io_error("write to", &self.path))
     }
 
@@ -509,10 +486,7 @@ impl FileCommitter {
     }
 
     /// Makes a part of a job visible, unless it is. Returns where it was expected if it is nowhere.
-    fn commit_part(&self, directory: &Path, mut part: Part, owner: Owner) -> Result<Option<PathBuf>, ConnectorError> {
-        if let Becomes::End { after_savepoints } = &mut part.becomes {
-            *after_savepoints |= self.recovered || 0 < self.committed;
-        }
+    fn commit_part(&self, directory: &Path, part: Part, owner: Owner) -> Result<Option<PathBuf>, ConnectorError> {
         let (hidden_name, visible_name) = (part.hidden.to_string(), part.visible_name(owner));
         let (mut hidden, mut visible) = (directory.join(&hidden_name), directory.join(&visible_name));
         // A savepoint that is restored may bring parts of a job that wrote elsewhere.
@@ -591,6 +565,55 @@ impl FileCommitter {
         failpoint!("sink.committed").map_err(io_error("write to", directory))
     }
 
+    /// The parts of a savepoint without those in another directory into which a job is writing: that job makes them
+    /// visible itself, or their rows again.
+    fn without_those_in_use(
+        &self,
+        directory: &Path,
+        restored: &RestoredOutput,
+        parts: Vec<Part>,
+    ) -> Result<Vec<Part>, ConnectorError> {
+        let mut in_use = BTreeMap::new();
+        let mut left = Vec::new();
+        for part in parts {
+            let other = Path::new(&part.directory);
+            let hidden = other.join(part.hidden.to_string());
+            // What is not granted is refused when it is to be made visible.
+            if other == directory || self.permissions.writable(other).is_err() || !hidden.exists() {
+                left.push(part);
+                continue;
+            }
+            let is_in_use = match in_use.get(&part.directory) {
+                Some(is_in_use) => *is_in_use,
+                None => {
+                    let claim = names(other)?.into_iter().find(|path| is_claim(path));
+                    let made_again = self.contents(other)?;
+                    let made_again = made_again.later(Owner::of(restored.job), restored.checkpoint_id);
+                    match (&claim, made_again.first()) {
+                        (Some(claim), _) => tracing::info!(
+                            "rows of the savepoint in {} are left to the job that writes there, as {} says",
+                            other.display(),
+                            claim.display()
+                        ),
+                        (None, Some(again)) => {
+                            let problem = format!(
+                                "the job of the savepoint went on behind it, {again} among others has its rows: start \
+                                 from a later savepoint, or move what came later out of that directory"
+                            );
+                            return Err(io_error("make visible", &hidden)(io::Error::other(problem)));
+                        }
+                        (None, None) => {}
+                    }
+                    *in_use.entry(part.directory.clone()).or_insert(claim.is_some())
+                }
+            };
+            if !is_in_use {
+                left.push(part);
+            }
+        }
+        Ok(left)
+    }
+
     /// Removes what does not belong to a checkpoint, and makes visible what does.
     fn bring_to(
         &mut self,
@@ -601,7 +624,6 @@ impl FileCommitter {
         unnamed: &[&String],
     ) -> Result<(), ConnectorError> {
         let checkpoint_id = restored.checkpoint_id;
-        self.recovered = true;
         failpoint!("sink.recover.claimed").map_err(io_error("write to", directory))?;
         remove_files(directory, later, &format!("of checkpoints behind checkpoint {checkpoint_id}"))?;
         remove_files(directory, unnamed, &format!("that checkpoint {checkpoint_id} does not hold"))?;
@@ -646,7 +668,7 @@ struct VisiblePart {
     /// Of a checkpoint, or of the attempt that ended a job without checkpoints.
     number: u64,
     owner: Owner,
-    /// It ends the output of a job of which there were savepoints.
+    /// It ends the output of a job without checkpoints.
     is_end: bool,
 }
 
@@ -693,6 +715,10 @@ fn remove_file(path: &Path) -> Result<(), ConnectorError> {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error("remove", path)(error)),
         _ => Ok(()),
     }
+}
+
+fn is_claim(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(CLAIM_PREFIX))
 }
 
 fn is_hidden_part(path: &Path) -> bool {
@@ -770,7 +796,7 @@ impl SinkCommitter for FileCommitter {
         self.claim(&directory)?;
         let parts: Vec<_> = contents.hidden.iter().chain(contents.visible.iter().map(|(_, name)| name)).collect();
         remove_files(&directory, &parts, "of a job that begins anew")?;
-        (self.committed, self.recovered) = (0, false);
+        self.committed = 0;
         self.keeps_for_savepoints = !contents.savepoints.is_empty();
         File::create(directory.join(&self.claim_name)).map_err(io_error("write to", &self.path))?;
         sync_directory(&directory)
@@ -789,6 +815,7 @@ impl SinkCommitter for FileCommitter {
         };
         failpoint!("sink.recover").map_err(io_error("list", &directory))?;
         let contents = self.contents(&directory)?;
+        let parts = self.without_those_in_use(&directory, &restored, parts)?;
         let named: BTreeSet<String> = parts.iter().map(|part| part.hidden.to_string()).collect();
         let unnamed: Vec<_> = contents.hidden.iter().filter(|name| !named.contains(*name)).collect();
         // Without a claim, the jobs that led to the savepoint may have left their output, and nothing else.
@@ -842,8 +869,8 @@ impl SinkCommitter for FileCommitter {
 
     fn abort(&mut self) -> Result<(), ConnectorError> {
         let directory = self.permissions.writable(&self.path)?;
-        // A claim without preparation was left by a JobMaster of this job that died.
-        if !self.prepared && !directory.join(&self.claim_name).exists() {
+        // Without a claim, what is there is not this job's. One may have been left by a JobMaster of it that died.
+        if !directory.join(&self.claim_name).exists() {
             return Ok(());
         }
         for name in self.contents(&directory)?.hidden {

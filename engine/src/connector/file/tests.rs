@@ -13,7 +13,7 @@ use crate::{
         ids::JobId,
     },
     connector::{
-        Permissions, ReaderOutput, SinkCommitter, SplitAssignment, SplitEnumerator, create_committer,
+        Permissions, ReaderOutput, RestoredSource, SinkCommitter, SplitAssignment, SplitEnumerator, create_committer,
         create_enumerator, create_reader, create_writer,
         tests::{Output, Rejected, lines, reader_context, run, spec, text_of, writer_context},
     },
@@ -310,6 +310,22 @@ fn watched_directories_are_looked_at_once_an_interval() {
     assert_eq!(next(0), "wait 10000", "nothing is read twice");
 }
 
+/// Which files were read is not known: all would be read again.
+#[test]
+fn a_directory_that_was_not_watched_is_not_watched_from_a_checkpoint_on() {
+    let directory = Directory::new();
+    directory.write("in/a", "a\n");
+    let input = directory.name("in");
+    let enumerator = |options: &[(&str, &str)], restored| {
+        let options = spec("file", &[&[("path", &*input)], options].concat());
+        create_enumerator(&options, 1, "string", Arc::clone(&directory.permissions), restored)
+    };
+    let once = enumerator(&[], None).expect("it is there");
+    let restored = RestoredSource { enumerator: once.snapshot(), splits: Vec::new() };
+    let error = enumerator(&[("watch", "true")], Some(restored)).map(drop).expect_err("refused").to_string();
+    assert!(error.starts_with("file source: option \"watch\": was not set when the checkpoint was taken"), "{error}");
+}
+
 #[test]
 fn chunks_are_small_enough_for_all_subtasks() {
     let directory = Directory::new();
@@ -348,12 +364,25 @@ fn chunks_of_failed_subtasks_are_dealt_again() {
     enumerator.add_splits_back(1, vec![second.clone()]);
     let mut next = |subtask_index| enumerator.next_split(subtask_index).expect("dealt");
     // Another subtask may be further ahead in event time: then its rows would come late.
-    let SplitAssignment::Split(third) = next(0) else { panic!("three chunks") };
+    let SplitAssignment::Split(split) = next(0) else { panic!("three chunks") };
     assert_eq!(next(1), SplitAssignment::Split(second));
-    let third = chunk_of(&third);
+    let third = chunk_of(&split);
     assert_eq!((third.start, third.end), (8, Some(10)));
     assert_eq!(next(1), SplitAssignment::NoMoreSplits);
-    assert_ne!(first, SplitAssignment::NoMoreSplits);
+    // What a subtask failed within comes before what still waits for it.
+    let SplitAssignment::Split(first) = first else { panic!("three chunks") };
+    let third = split;
+    enumerator.add_splits_back(0, vec![first.clone(), third.clone()]);
+    assert_eq!(enumerator.next_split(0).expect("dealt"), SplitAssignment::Split(first.clone()));
+    let state = enumerator.snapshot();
+    enumerator.add_splits_back(0, vec![first.clone()]);
+    let restored = RestoredSource { enumerator: state, splits: vec![(0, first.clone())] };
+    let goes_on = create_enumerator(&options, 2, "string", Arc::clone(&directory.permissions), Some(restored));
+    for mut enumerator in [enumerator, goes_on.expect("whole")] {
+        for split in [&first, &third] {
+            assert_eq!(enumerator.next_split(0).expect("dealt"), SplitAssignment::Split(split.clone()));
+        }
+    }
 }
 
 #[test]
@@ -387,7 +416,7 @@ fn part_files_are_visible_after_the_commit_only() {
     let mut committer = create_committer(&sink, job_id, Arc::clone(&directory.permissions)).expect("granted");
     committer.prepare().expect("a new directory");
     let owner = crc32fast::hash(job_id.to_string().as_bytes());
-    let parts = ["part-0-0", "part-1-2"].map(|name| format!("{name}-{owner:08x}"));
+    let parts = ["part-0-0", "part-1-2"].map(|name| format!("{name}-{owner:08x}-end"));
     let visible =
         || directory.names("out/of/job").into_iter().filter(|name| !name.starts_with('.')).collect::<Vec<_>>();
     let mut committables = Vec::new();

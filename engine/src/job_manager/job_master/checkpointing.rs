@@ -65,7 +65,7 @@ impl JobMaster {
             let finished = plan.finished.iter().map(|vertex| self.graph.vertex(*vertex).id()).collect();
             let participants = Participants {
                 to_wait: plan.to_wait.iter().map(attempt_of).map(|it| (it.execution_vertex, it)).collect(),
-                delivered: self.coordinators.delivered(&finished),
+                end_states: self.coordinators.end_states(&finished),
                 finished,
             };
             let begun = self.checkpoints.begin(request, &self.job_graph, participants, now);
@@ -201,7 +201,7 @@ impl JobMaster {
             Ok(()) => None,
             Err(StoreProblem::Unusable(problem)) => Some(problem),
             // It may be whole: the restart that is under way goes on from it, and fails again if it still cannot be read.
-            Err(StoreProblem::Unavailable(problem)) => {
+            Err(StoreProblem::Unavailable(problem) | StoreProblem::OtherVersion(problem)) => {
                 let message = format!("checkpoint {path} cannot be read at the moment, and is tried again: {problem}");
                 let cause = checkpoint_failure("checkpoint-unavailable", message, Recoverability::Recoverable);
                 self.record_failure(cause, None, Consequence::JobGoesOn, now);
@@ -286,7 +286,7 @@ impl JobMaster {
                 let message = format!("the number of the last savepoint of the job cannot be read: {problem}");
                 return Err(checkpoint_failure("restore", message, Recoverability::Recoverable));
             }
-            Err(StoreProblem::Unavailable(problem) | StoreProblem::Unusable(problem)) => {
+            Err(problem) => {
                 tracing::warn!(job = %self.job(), "the number of the last savepoint is not known: {problem}");
             }
         }
@@ -309,7 +309,7 @@ impl JobMaster {
                 }
                 Err(StoreProblem::Unusable(problem)) => damaged.push((id, problem)),
                 // It may be whole: to pass it over would take back what it made visible.
-                Err(StoreProblem::Unavailable(problem)) => {
+                Err(StoreProblem::Unavailable(problem) | StoreProblem::OtherVersion(problem)) => {
                     let path = location.path_of(Some(id));
                     let message = format!("checkpoint {path} cannot be read at the moment: {problem}");
                     return Err(checkpoint_failure("restore", message, Recoverability::Recoverable));
@@ -415,7 +415,7 @@ impl JobMaster {
 fn recoverability_of(problem: &StoreProblem) -> Recoverability {
     match problem {
         StoreProblem::Unavailable(_) => Recoverability::Recoverable,
-        StoreProblem::Unusable(_) => Recoverability::Unrecoverable,
+        StoreProblem::Unusable(_) | StoreProblem::OtherVersion(_) => Recoverability::Unrecoverable,
     }
 }
 

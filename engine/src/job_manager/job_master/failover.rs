@@ -344,7 +344,8 @@ impl JobMaster {
     /// Cancels the job if that was asked for in case that it has completed no checkpoint, once no checkpoint is about
     /// to be complete.
     pub(super) fn give_way(&mut self, now: Timestamp) {
-        if !self.gives_way || self.checkpoints.is_about_to_complete() {
+        // Behind a savepoint that stops it, the job ends with what that has made visible, or restarts and takes it back.
+        if !self.gives_way || self.checkpoints.is_about_to_complete() || self.checkpoints.is_stopped() {
             return;
         }
         self.gives_way = false;

@@ -19,7 +19,7 @@ use crate::{
         ids::{ExecutionVertexId, JobId, JobVertexId},
         stream_element::{CheckpointId, SnapshotLocation},
     },
-    checkpoint::CheckpointMetadata,
+    checkpoint::{CheckpointMetadata, OperatorSubtaskState},
     connector::{
         AlignmentOptions, Committable, ConnectorError, Permissions, RestoredOutput, RestoredSource, SinkCommitter,
         SourceSplit, SplitAssignment, SplitEnumerator,
@@ -207,6 +207,9 @@ fn recoverability(error: &ConnectorError) -> Recoverability {
     }
 }
 
+/// What operators of finished tasks left behind, by task and node.
+pub type EndStates = BTreeMap<(ExecutionVertexId, u32), OperatorSubtaskState>;
+
 /// A connector as one operator uses it.
 struct Use {
     operator: String,
@@ -263,8 +266,6 @@ impl RestoredConnectors {
 struct SinkCoordinator {
     use_: Use,
     committer: Box<dyn SinkCommitter>,
-    /// By subtask index: what finished subtasks delivered.
-    committables: BTreeMap<u32, Vec<Committable>>,
 }
 
 /// All coordinators of a job, by node id.
@@ -273,6 +274,8 @@ pub struct OperatorCoordinators {
     permissions: Permissions,
     sources: BTreeMap<u32, SourceCoordinator>,
     sinks: BTreeMap<u32, SinkCoordinator>,
+    /// What finished tasks left behind.
+    end_states: EndStates,
     alignment: WatermarkAlignment,
     /// The last checkpoint for which the enumerators were asked for their state.
     last_snapshot: CheckpointId,
@@ -286,6 +289,7 @@ impl OperatorCoordinators {
             permissions,
             sources: BTreeMap::new(),
             sinks: BTreeMap::new(),
+            end_states: BTreeMap::new(),
             alignment: WatermarkAlignment::default(),
             last_snapshot: 0,
         }
@@ -372,8 +376,7 @@ impl OperatorCoordinators {
                 let Use { connector, parallelism, record_type, .. } = &use_;
                 let committer = (self.connectors.committers)(connector, *parallelism, record_type, &self.permissions)
                     .map_err(error)?;
-                let committables = BTreeMap::new();
-                self.sinks.insert(node.id, SinkCoordinator { use_, committer, committables });
+                self.sinks.insert(node.id, SinkCoordinator { use_, committer });
             }
             Operator::Guest(_) | Operator::GuestSource(_) => {}
         }
@@ -482,33 +485,30 @@ impl OperatorCoordinators {
         }
     }
 
-    /// Keeps what a finished task's sinks delivered.
+    /// Keeps what the operators of a finished task left behind.
     ///
     /// # Errors
-    /// Returns an error if the task has no such sink.
-    pub fn add_committables(
+    /// Returns an error if it left output and has no such sink.
+    pub fn task_finished(
         &mut self,
         task: ExecutionVertexId,
-        committables: Vec<(u32, Vec<Committable>)>,
+        end_states: BTreeMap<u32, OperatorSubtaskState>,
     ) -> Result<(), CoordinatorError> {
-        for (node, committables) in committables {
-            let sink = self.sinks.get_mut(&node).filter(|sink| sink.use_.vertex == task.vertex);
-            let sink = sink.ok_or(CoordinatorError::UnknownSink(node))?;
-            sink.committables.insert(task.subtask_index, committables);
+        for (node, state) in end_states {
+            let is_sink = self.sinks.get(&node).is_some_and(|sink| sink.use_.vertex == task.vertex);
+            if !is_sink && !state.committables.is_empty() {
+                return Err(CoordinatorError::UnknownSink(node));
+            }
+            self.end_states.insert((task, node), state);
         }
         Ok(())
     }
 
-    /// What sinks of these finished tasks delivered, which becomes visible at the job's end: by task and node.
-    pub fn delivered(
-        &self,
-        finished: &BTreeSet<ExecutionVertexId>,
-    ) -> BTreeMap<(ExecutionVertexId, u32), Vec<Committable>> {
-        let delivered = self.sinks.iter().flat_map(|(node, sink)| {
-            let task = |subtask_index| ExecutionVertexId { vertex: sink.use_.vertex, subtask_index };
-            sink.committables.iter().map(move |(subtask, committables)| ((task(*subtask), *node), committables.clone()))
-        });
-        delivered.filter(|((task, _), committables)| finished.contains(task) && !committables.is_empty()).collect()
+    /// What these finished tasks left behind, by task and node: output becomes visible at the job's end.
+    pub fn end_states(&self, finished: &BTreeSet<ExecutionVertexId>) -> EndStates {
+        let of_finished =
+            self.end_states.iter().filter(|((task, _), state)| finished.contains(task) && !state.is_empty());
+        of_finished.map(|(place, state)| (*place, state.clone())).collect()
     }
 
     /// Vertices of which a restart must take all subtasks or none, because what their
@@ -531,6 +531,10 @@ impl OperatorCoordinators {
         subtasks: &BTreeMap<JobVertexId, Vec<u32>>,
         mut restored: Option<RestoredConnectors>,
     ) -> Result<(), CoordinatorError> {
+        let is_reset = |task: &ExecutionVertexId| {
+            subtasks.get(&task.vertex).is_some_and(|reset| reset.contains(&task.subtask_index))
+        };
+        self.end_states.retain(|(task, _), _| !is_reset(task));
         let mut sources = std::mem::take(&mut self.sources);
         let result = sources.iter_mut().try_for_each(|(node, source)| match subtasks.get(&source.use_.vertex) {
             Some(subtasks) => {
@@ -581,7 +585,8 @@ impl OperatorCoordinators {
     pub fn commit(&mut self, mut uncommitted: BTreeMap<u32, Vec<Committable>>) -> Result<(), CoordinatorError> {
         for (node, sink) in &mut self.sinks {
             let operator = || sink.use_.operator.clone();
-            let delivered = std::mem::take(&mut sink.committables).into_values().flatten();
+            let of_sink = self.end_states.iter_mut().filter(|((_, of), _)| of == node);
+            let delivered = of_sink.flat_map(|(_, state)| std::mem::take(&mut state.committables));
             let mut committables = uncommitted.remove(node).unwrap_or_default();
             // A task may deliver again what it named for a savepoint.
             for committable in delivered {
@@ -599,11 +604,11 @@ impl OperatorCoordinators {
     /// Removes the output that is not visible; returns what went wrong. What a checkpoint that outlives the job
     /// holds is kept: it may be complete and not committed.
     pub fn abort(&mut self, kept: Option<&CheckpointMetadata>, vertices: &[JobVertex]) -> Vec<CoordinatorError> {
+        self.end_states.clear();
         let kept = kept.map(|kept| (kept.checkpoint_id, kept.committables(vertices)));
         self.sinks
             .iter_mut()
             .filter_map(|(node, sink)| {
-                sink.committables.clear();
                 let operator = sink.use_.operator.clone();
                 if let Some((checkpoint_id, kept)) = &kept
                     && let Some(committables) = kept.get(node)
@@ -655,16 +660,9 @@ impl SinkCoordinator {
 
     /// `restored` is what the subtasks go on from.
     fn subtasks_reset(&mut self, subtasks: &[u32], restored: Option<RestoredOutput>) -> Result<(), CoordinatorError> {
-        for subtask_index in subtasks {
-            self.committables.remove(subtask_index);
-        }
         if subtasks.len() < self.use_.parallelism as usize {
             // Others go on writing, so that cleaning waits until the job has ended.
             return Ok(());
-        }
-        if restored.is_none() {
-            let operator = || self.use_.operator.clone();
-            self.committer.abort().map_err(|source| CoordinatorError::Abort { operator: operator(), source })?;
         }
         self.prepare(restored)
     }

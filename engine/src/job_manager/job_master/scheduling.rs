@@ -126,7 +126,7 @@ impl JobMaster {
         update: TaskExecutionStateUpdate,
         now: Timestamp,
     ) {
-        let TaskExecutionStateUpdate { attempt, state: report, cause, metrics, committables } = update;
+        let TaskExecutionStateUpdate { attempt, state: report, cause, metrics, end_states } = update;
         let Some(vertex) = self.vertex_of(from, attempt) else {
             self.send_attempt_unknown(from, attempt);
             return;
@@ -135,7 +135,7 @@ impl JobMaster {
             ReportEffect::Advance(states) => {
                 self.graph.set_metrics(vertex, metrics);
                 if states == [ExecutionState::Finished].as_slice()
-                    && let Err(error) = self.coordinators.add_committables(attempt.execution_vertex, committables)
+                    && let Err(error) = self.coordinators.task_finished(attempt.execution_vertex, end_states)
                 {
                     self.handle_task_failure(vertex, error.into_failure(), now);
                     return;

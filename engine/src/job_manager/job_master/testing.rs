@@ -718,7 +718,7 @@ pub(super) fn update(
     state: TaskState,
     cause: Option<FailureCause>,
 ) -> TaskExecutionStateUpdate {
-    TaskExecutionStateUpdate { attempt, state, cause, metrics: metrics(1), committables: Vec::new() }
+    TaskExecutionStateUpdate { attempt, state, cause, metrics: metrics(1), end_states: BTreeMap::new() }
 }
 
 pub(super) fn job_graph(job_id: JobId, vertices: Vec<JobVertex>, configuration: Configuration) -> JobGraph {

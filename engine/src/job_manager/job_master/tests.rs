@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     base::ids::{AllocationId, ExecutionAttemptId, ResourceManagerId, SlotId},
+    checkpoint::OperatorSubtaskState,
     connector::{Committable, SourceSplit, SplitAssignment},
     graph::job_graph::DistributionPattern,
     protocol::{
@@ -38,8 +39,9 @@ fn te(name: &str) -> Address {
 }
 
 fn finished(attempt: ExecutionAttemptId, node: u32, committable: &str) -> TaskExecutionStateUpdate {
-    let committables = vec![(node, vec![Committable(committable.as_bytes().to_vec())])];
-    TaskExecutionStateUpdate { committables, ..update(attempt, TaskState::Finished, None) }
+    let committables = vec![Committable(committable.as_bytes().to_vec())];
+    let end_states = [(node, OperatorSubtaskState { committables, ..OperatorSubtaskState::default() })].into();
+    TaskExecutionStateUpdate { end_states, ..update(attempt, TaskState::Finished, None) }
 }
 
 /// The states that the Dispatcher was told, and whether the job terminated.
@@ -485,7 +487,7 @@ fn a_source_that_dealt_too_many_splits_to_remember_restarts_as_a_whole() {
         harness.report(deployment.attempt, TaskState::Canceled);
     }
     harness.advance(3 * SECOND);
-    assert_eq!(harness.journal.take(), ["enumerator test of 2 string", "abort", "prepare"]);
+    assert_eq!(harness.journal.take(), ["enumerator test of 2 string", "prepare"]);
     assert_eq!(harness.states(), "source0#1 DEPLOYING, source1#1 DEPLOYING, sink0#1 DEPLOYING, sink1#1 DEPLOYING");
 }
 
@@ -523,7 +525,7 @@ fn a_whole_restart_makes_new_enumerators_and_cleans_destinations() {
     }
     harness.advance(3 * SECOND);
     assert_eq!(harness.states(), "source0#1 DEPLOYING, source1#1 DEPLOYING, sink0#1 DEPLOYING, sink1#1 DEPLOYING");
-    assert_eq!(harness.journal.take(), ["enumerator test of 2 string", "abort", "prepare"]);
+    assert_eq!(harness.journal.take(), ["enumerator test of 2 string", "prepare"]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod row_errors;
 mod snapshot;
 mod wasm_segment;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     base::{
@@ -127,6 +127,9 @@ pub trait GuestSegment {
     /// # Errors
     /// Returns how the guest failed.
     fn snapshot(&mut self, checkpoint_id: CheckpointId, is_full: bool) -> Result<SegmentSnapshot, GuestError>;
+
+    /// Operator lists as the last snapshot left them, or as they were restored; by place among the states.
+    fn lists(&self) -> BTreeMap<usize, Vec<Vec<u8>>>;
 
     /// A checkpoint that was taken is durable.
     ///

@@ -28,6 +28,7 @@ use crate::{
         ids::BlobDigest,
         stream_element::{CheckpointId, RecordBatch, StopMode, StreamElement},
     },
+    checkpoint::OperatorSubtaskState,
     connector::{
         Committable, ConnectorError, Permissions, ReaderContext, ReaderOutput, SinkWriter, SourceSplit, Verdict,
         WriterContext,
@@ -123,11 +124,8 @@ pub(super) struct NativeSource {
 pub(super) struct NativeSink {
     pub(super) node: u32,
     writer: Box<dyn SinkWriter>,
-    /// By checkpoint, what is complete and not known to be committed. What the end of the
-    /// output completed belongs to the next one.
+    /// By checkpoint, what is complete and not known to be committed.
     committables: Vec<(CheckpointId, Vec<Committable>)>,
-    /// The output was ended.
-    is_finished: bool,
     /// True if something was written since the last flush.
     dirty: bool,
 }
@@ -192,7 +190,7 @@ pub struct OperatorChain {
     row_errors: Rc<RefCell<RowErrors>>,
     stop_mode: StopMode,
     origin: Origin,
-    checkpoints: CheckpointSettings,
+    pub(super) checkpoints: CheckpointSettings,
 }
 
 impl OperatorChain {
@@ -596,9 +594,6 @@ impl OperatorChain {
         let node = &mut self.nodes[place];
         node.ended = true;
         match &mut node.kind {
-            NodeKind::Sink(sink) if self.stop_mode == StopMode::Drain && !self.checkpoints.has_final_checkpoint => {
-                sink.finish()?;
-            }
             NodeKind::Finished(outputs) => {
                 outputs.emit_final_watermark();
                 self.drain(place, backpressure)?;
@@ -627,29 +622,34 @@ impl OperatorChain {
     }
 
     /// Closes the operators, the last of the chain first, and ends the partitions. Returns
-    /// what the sinks have finished and no checkpoint committed, by node.
+    /// what they leave behind, by node.
     ///
     /// # Errors
     /// Returns an error if an operator fails or the task is told to stop.
     pub fn finish(
         &mut self,
         backpressure: &mut dyn Backpressure,
-    ) -> Result<Vec<(u32, Vec<Committable>)>, OperatorError> {
+    ) -> Result<BTreeMap<u32, OperatorSubtaskState>, OperatorError> {
         assert!(self.is_ended(), "all operators have ended");
+        let mut end_states = BTreeMap::new();
         for place in (0..self.nodes.len()).rev() {
+            self.keep_lists(place, &mut end_states)?;
             if let NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) = &mut self.nodes[place].kind {
                 segment.close().map_err(|error| self.guest_failed(error, None))?;
             }
         }
         self.row_errors.borrow_mut().flush()?;
-        self.broadcast(&StreamElement::EndOfPartition, backpressure)?;
-        let mut committables = Vec::new();
+        let ends_without_checkpoint = self.stop_mode == StopMode::Drain && !self.checkpoints.has_final_checkpoint;
         for node in &mut self.nodes {
             if let NodeKind::Sink(sink) = &mut node.kind {
-                committables.push((sink.node, sink.uncommitted()));
+                if ends_without_checkpoint {
+                    sink.finish()?;
+                }
+                end_states.insert(sink.node, sink.state());
             }
         }
-        Ok(committables)
+        self.broadcast(&StreamElement::EndOfPartition, backpressure)?;
+        Ok(end_states)
     }
 
     /// Sends partly filled buffers whose time has come, and returns when the next
@@ -756,11 +756,6 @@ const AT_THE_END: CheckpointId = CheckpointId::MAX;
 impl NativeSink {
     /// Completes what was written since the last time.
     pub(super) fn prepare_commit(&mut self, checkpoint_id: CheckpointId) -> Result<(), OperatorError> {
-        if self.is_finished {
-            // What its end completed is committed with this checkpoint, too.
-            self.committables.iter_mut().filter(|(id, _)| *id == AT_THE_END).for_each(|(id, _)| *id = checkpoint_id);
-            return Ok(());
-        }
         let committables = self.writer.prepare_commit(checkpoint_id).map_err(|error| self.failed(error))?;
         self.dirty = false;
         if !committables.is_empty() {
@@ -772,15 +767,15 @@ impl NativeSink {
     fn finish(&mut self) -> Result<(), OperatorError> {
         let committables = self.writer.finish().map_err(|error| self.failed(error))?;
         self.committables.push((AT_THE_END, committables));
-        self.is_finished = true;
         self.dirty = false;
         Ok(())
     }
 
     /// All that is complete and not known to be committed: also that of checkpoints that
     /// were given up, and of savepoints, which commit nothing.
-    pub(super) fn uncommitted(&self) -> Vec<Committable> {
-        self.committables.iter().flat_map(|(_, committables)| committables).cloned().collect()
+    pub(super) fn state(&self) -> OperatorSubtaskState {
+        let committables = self.committables.iter().flat_map(|(_, committables)| committables).cloned().collect();
+        OperatorSubtaskState { committables, ..OperatorSubtaskState::default() }
     }
 
     /// The checkpoint has committed what it and earlier ones completed.
@@ -985,6 +980,6 @@ impl Opener<'_> {
         };
         let writer = self.setup.connectors.create_writer(connector, context);
         let writer = writer.map_err(|error| OperatorError::Connector { node, error, position: String::new() })?;
-        Ok(NativeSink { node, writer, committables: Vec::new(), is_finished: false, dirty: false })
+        Ok(NativeSink { node, writer, committables: Vec::new(), dirty: false })
     }
 }

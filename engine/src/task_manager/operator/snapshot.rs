@@ -376,6 +376,9 @@ pub struct KeyedPartRest {
     written: WrittenParts,
 }
 
+/// The number under which state is asked for that is left behind when no checkpoint is taken.
+const NO_CHECKPOINT: CheckpointId = 0;
+
 /// State of all operators of a task at one moment, but for what is still to be written.
 pub struct ChainSnapshot {
     /// By node; operators without state are in here, too.
@@ -437,9 +440,7 @@ impl OperatorChain {
                     snapshot.operators.insert(source.node, state);
                 }
                 NodeKind::Sink(sink) => {
-                    let committables = sink.uncommitted();
-                    let state = OperatorSubtaskState { committables, ..OperatorSubtaskState::default() };
-                    snapshot.operators.insert(sink.node, state);
+                    snapshot.operators.insert(sink.node, sink.state());
                 }
                 NodeKind::Segment(segment) | NodeKind::SourceSegment(segment) => {
                     let is_full = node.state.is_full(&barrier.options);
@@ -478,6 +479,39 @@ impl OperatorChain {
                 written: Arc::clone(&state.written),
             });
         }
+    }
+
+    /// Adds the lists of a node that later checkpoints hold although its task has FINISHED: without them a
+    /// source of a plugin would begin anew when the job goes on while other subtasks of it still ran, and
+    /// subtasks that share a union list would miss these elements. Lists of other operators are of no use any more.
+    pub(super) fn keep_lists(
+        &mut self,
+        place: usize,
+        end_states: &mut BTreeMap<u32, OperatorSubtaskState>,
+    ) -> Result<(), OperatorError> {
+        let node = &mut self.nodes[place];
+        let is_source = matches!(node.kind, NodeKind::SourceSegment(_));
+        let (NodeKind::Segment(segment) | NodeKind::SourceSegment(segment)) = &mut node.kind else { return Ok(()) };
+        let head = node.state.node;
+        let outlives = |list: &&ListState| list.mode == DistributionMode::Union || is_source && list.node == head;
+        if !node.state.lists.iter().any(|list| outlives(&list)) {
+            return Ok(());
+        }
+        // Otherwise the last checkpoint has asked for them behind the end of the input.
+        let asked = if self.checkpoints.has_final_checkpoint {
+            Ok(())
+        } else {
+            segment.snapshot(NO_CHECKPOINT, true).map(drop)
+        };
+        let mut lists = segment.lists();
+        for list in node.state.lists.iter().filter(outlives) {
+            let elements = lists.remove(&list.place).unwrap_or_default();
+            let kept = OperatorListState { declaration: list.declaration.clone(), mode: list.mode, elements };
+            let state: &mut OperatorSubtaskState = end_states.entry(list.node).or_default();
+            state.lists.push(kept);
+            state.watermark = Some(Timestamp::MAX.0);
+        }
+        asked.map_err(|error| self.guest_failed(error, None))
     }
 
     /// A checkpoint that was taken is complete: its sinks' output is visible, or will be.

@@ -1,6 +1,6 @@
 //! Plugins compiled to machine code, as the chain sees them.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{GuestSegment, OpenSegment, Outputs, Plugin};
 use crate::{
@@ -62,6 +62,10 @@ impl GuestSegment for Segment<Outputs> {
 
     fn snapshot(&mut self, checkpoint_id: CheckpointId, is_full: bool) -> Result<SegmentSnapshot, GuestError> {
         self.snapshot(checkpoint_id, is_full)
+    }
+
+    fn lists(&self) -> BTreeMap<usize, Vec<Vec<u8>>> {
+        self.lists().clone()
     }
 
     fn notify_checkpoint_complete(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError> {

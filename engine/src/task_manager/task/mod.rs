@@ -26,6 +26,7 @@ mod times;
 
 use std::{
     any::Any,
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
@@ -47,7 +48,7 @@ use crate::{
         ids::{BlobDigest, ExecutionAttemptId, JobId},
         stream_element::CheckpointId,
     },
-    connector::Committable,
+    checkpoint::OperatorSubtaskState,
     graph::job_graph::{Artifact, JobVertex},
     protocol::{
         job_master::{
@@ -171,7 +172,7 @@ fn misfit(message: String) -> FailureCause {
 
 /// How a task ended.
 enum Outcome {
-    Finished(Vec<(u32, Vec<Committable>)>),
+    Finished(BTreeMap<u32, OperatorSubtaskState>),
     Canceled,
     Failed(FailureCause),
 }
@@ -190,7 +191,7 @@ fn run(mut task: StreamTask, mut reporter: Reporter) {
     }));
     let stopped = reporter.shared.sender.stop_reason();
     let outcome = match (result, stopped) {
-        (Ok(Ok(committables)), _) => Outcome::Finished(committables),
+        (Ok(Ok(end_states)), _) => Outcome::Finished(end_states),
         (_, Some(StopReason::Canceled)) => Outcome::Canceled,
         (_, Some(StopReason::Failed { code, message })) => Outcome::Failed(culprit.failed(None, code, &message)),
         (Ok(Err(cause)), None) => Outcome::Failed(cause),
@@ -217,7 +218,7 @@ struct Reporter {
 
 impl Reporter {
     fn report(&self, state: TaskState) {
-        self.send(state, None, Vec::new());
+        self.send(state, None, BTreeMap::new());
     }
 
     fn report_end(&mut self, outcome: Outcome) {
@@ -225,15 +226,15 @@ impl Reporter {
         task_loop::publish_cpu_time(&self.shared.counters);
         self.shared.times.finish(self.shared.clock.monotonic());
         match outcome {
-            Outcome::Finished(committables) => self.send(TaskState::Finished, None, committables),
-            Outcome::Canceled => self.send(TaskState::Canceled, None, Vec::new()),
-            Outcome::Failed(cause) => self.send(TaskState::Failed, Some(cause), Vec::new()),
+            Outcome::Finished(end_states) => self.send(TaskState::Finished, None, end_states),
+            Outcome::Canceled => self.send(TaskState::Canceled, None, BTreeMap::new()),
+            Outcome::Failed(cause) => self.send(TaskState::Failed, Some(cause), BTreeMap::new()),
         }
     }
 
-    fn send(&self, state: TaskState, cause: Option<FailureCause>, committables: Vec<(u32, Vec<Committable>)>) {
+    fn send(&self, state: TaskState, cause: Option<FailureCause>, end_states: BTreeMap<u32, OperatorSubtaskState>) {
         let metrics = self.shared.metrics();
-        let update = TaskExecutionStateUpdate { attempt: self.attempt, state, cause, metrics, committables };
+        let update = TaskExecutionStateUpdate { attempt: self.attempt, state, cause, metrics, end_states };
         (self.events)(TaskEvent::StateChanged(update));
     }
 }

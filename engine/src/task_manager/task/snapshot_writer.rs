@@ -224,7 +224,9 @@ fn write_part(
     let mut sections = Vec::new();
     let data = if is_small {
         let mut bytes = Vec::new();
-        sections = snapshot.write(&mut bytes).expect("memory takes what is written");
+        // State on disk may not be readable.
+        let unreadable = |source| CheckpointStorageError::Io { action: "read state for", path: path.clone(), source };
+        sections = snapshot.write(&mut bytes).map_err(unreadable)?;
         if bytes.len() as u64 <= job.inline_bytes_max {
             StateData::Inline(bytes)
         } else {

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::{
     base::{config::options, ids::BlobDigest, stream_element::CheckpointingMode},
-    checkpoint::CheckpointStorageError,
-    connector::{AlignmentOptions, Committable, Permissions},
+    checkpoint::{CheckpointStorageError, OperatorSubtaskState},
+    connector::{AlignmentOptions, Permissions},
     graph::{
         job_graph::{IntermediateDataSet, JobVertex},
         stream_graph::Operator,
@@ -56,7 +56,7 @@ pub(super) struct StreamTask {
 }
 
 /// What a task returns when it has finished: what its sinks finished, by node.
-pub(super) type Finished = Vec<(u32, Vec<Committable>)>;
+pub(super) type Finished = BTreeMap<u32, OperatorSubtaskState>;
 
 /// Why a task cannot go on.
 enum Stop {

@@ -59,9 +59,9 @@ fn a_job_of_three_vertices_delivers_every_row_and_ends_in_order() {
         let expected = [Call::Open, Call::Watermark(Timestamp::MAX), Call::EndInput(0), Call::Close];
         assert_eq!(calls[..], expected, "{segment:?}");
     }
-    let committables: Vec<_> = finished.iter().flat_map(|update| update.committables.clone()).collect();
-    assert_eq!(committables.len(), 3);
-    assert!(committables.iter().all(|(node, committables)| *node == 5 && committables.len() == 1));
+    let end_states: Vec<_> = finished.iter().flat_map(|update| update.end_states.clone()).collect();
+    assert_eq!(end_states.len(), 3);
+    assert!(end_states.iter().all(|(node, state)| *node == 5 && state.committables.len() == 1));
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn a_stop_without_drain_finishes_no_operator() {
     producer.broadcast(&StreamElement::EndOfData(StopMode::NoDrain));
     producer.broadcast(&StreamElement::EndOfPartition);
     let finished = cluster.until_finished();
-    assert_eq!(finished[0].committables, [(3, vec![])]);
+    assert_eq!(finished[0].end_states, [(3, OperatorSubtaskState::default())].into());
     assert_eq!(cluster.calls.lock().unwrap()[&(2, 0)], [Call::Open, Call::Close]);
 }
 

@@ -102,7 +102,7 @@ impl CompletedCheckpoints {
         self.retained.iter()
     }
 
-    /// Passes over a checkpoint that turned out to be damaged; its files are left.
+    /// Passes over a checkpoint that turned out to be damaged; files that no other refers to go with the next one.
     pub fn remove_damaged(&mut self, id: CheckpointId, last_drawn: CheckpointId) {
         self.retained.retain(|checkpoint| checkpoint.id() != id);
         self.start.take_if(|checkpoint| checkpoint.id() == id);

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::super::operator_coordinators::EndStates;
 use crate::{
     base::{
         clock::Timestamp,
         ids::ExecutionVertexId,
         stream_element::{CheckpointId, SnapshotKind},
     },
-    checkpoint::{CheckpointMetadata, FinishedState, OperatorState, OperatorSubtaskState, TaskStateSnapshot},
-    connector::Committable,
+    checkpoint::{CheckpointMetadata, FinishedState, OperatorState, TaskStateSnapshot},
     graph::job_graph::{ChainedOperator, JobGraph, JobVertex},
 };
 
@@ -19,8 +19,8 @@ pub struct Parts<'a> {
     pub tasks: &'a BTreeMap<ExecutionVertexId, TaskStateSnapshot>,
     /// Tasks that had finished before.
     pub finished: &'a BTreeSet<ExecutionVertexId>,
-    /// What sinks of those have ready until the job's end, by task and node.
-    pub delivered: &'a BTreeMap<(ExecutionVertexId, u32), Vec<Committable>>,
+    /// What those left behind.
+    pub end_states: &'a EndStates,
     /// State of the enumerators, by node.
     pub coordinators: &'a BTreeMap<u32, Vec<u8>>,
 }
@@ -59,9 +59,8 @@ fn operator_state(vertex: &JobVertex, operator: &ChainedOperator, parts: &Parts<
         if let Some(state) = snapshot.and_then(|snapshot| snapshot.operators.get(&node.id)) {
             subtasks.insert(subtask_index, state.clone());
         }
-        if let Some(committables) = parts.delivered.get(&(task, node.id)) {
-            let committables = committables.clone();
-            subtasks.insert(subtask_index, OperatorSubtaskState { committables, ..OperatorSubtaskState::default() });
+        if let Some(state) = parts.end_states.get(&(task, node.id)) {
+            subtasks.insert(subtask_index, state.clone());
         }
     }
     OperatorState {

@@ -41,6 +41,7 @@ use settings::CheckpointSettings;
 use statistics::StatisticsTracker;
 use storage::StorageTask;
 
+use super::operator_coordinators::EndStates;
 use crate::{
     base::{
         clock::Timestamp,
@@ -56,7 +57,7 @@ use crate::{
         checkpoint_details::{
             CheckpointStatistics, RestoredCheckpoint, SubtaskCheckpointDetails, TaskCheckpointDetails,
         },
-        job_master::{AcknowledgeCheckpoint, CheckpointFailureReason, SnapshotRequest, TakenSnapshot},
+        job_master::{AcknowledgeCheckpoint, BEING_STOPPED, CheckpointFailureReason, SnapshotRequest, TakenSnapshot},
     },
 };
 
@@ -122,8 +123,8 @@ pub struct Participants {
     pub to_wait: BTreeMap<ExecutionVertexId, ExecutionAttemptId>,
     /// Tasks that have finished.
     pub finished: BTreeSet<ExecutionVertexId>,
-    /// What sinks of those have ready until the job's end, by task and node.
-    pub delivered: BTreeMap<(ExecutionVertexId, u32), Vec<Committable>>,
+    /// What those left behind.
+    pub end_states: EndStates,
 }
 
 /// A checkpoint that is not complete.
@@ -135,7 +136,7 @@ struct PendingCheckpoint {
     /// All that take part.
     attempts: BTreeMap<ExecutionVertexId, ExecutionAttemptId>,
     finished: BTreeSet<ExecutionVertexId>,
-    delivered: BTreeMap<(ExecutionVertexId, u32), Vec<Committable>>,
+    end_states: EndStates,
     coordinators: BTreeMap<u32, Vec<u8>>,
     acknowledged: BTreeMap<ExecutionVertexId, TaskStateSnapshot>,
     /// Set when all have acknowledged: being stored.
@@ -361,7 +362,10 @@ impl CheckpointCoordinator {
         let is_own = self.completed.retained().any(|checkpoint| checkpoint.id() == id);
         self.completed.remove_damaged(id, self.next_id - 1);
         if is_own {
-            self.forget_damaged(vec![id]);
+            // The restart takes back what it made visible, and waits until nobody can find it readable again.
+            self.needs_full = true;
+            self.revoked.insert(id, Vec::new());
+            self.revoke(id);
             self.statistics.discarded(id);
         }
         true
@@ -448,11 +452,8 @@ impl CheckpointCoordinator {
     /// A user asks for a checkpoint or savepoint.
     pub fn ask(&mut self, asker: u64, request: SnapshotRequest, now: Timestamp) {
         if self.scheduler == Scheduler::Off || self.is_stopping() {
-            let message = if self.is_stopping() {
-                "the job is being stopped already"
-            } else {
-                "the job does not run at the moment; try again"
-            };
+            let message =
+                if self.is_stopping() { BEING_STOPPED } else { "the job does not run at the moment; try again" };
             return self.effects.push(Effect::Answer(asker, Err(message.to_owned())));
         }
         let (kind, directory, is_full) = match request {
@@ -585,7 +586,7 @@ impl CheckpointCoordinator {
         let is_full = request.is_full || !self.settings.is_incremental || self.needs_full;
         let location = request.target.clone().unwrap_or_else(|| self.settings.location.clone());
         let options = CheckpointOptions { kind: request.kind, mode: self.settings.mode, location, is_full };
-        let Participants { to_wait, finished, delivered } = participants;
+        let Participants { to_wait, finished, end_states } = participants;
         let tasks = job.vertices.iter().map(|vertex| {
             let count = finished.iter().filter(|task| task.vertex == vertex.id).count();
             let details = TaskCheckpointDetails {
@@ -604,7 +605,7 @@ impl CheckpointCoordinator {
                 triggered: now,
                 attempts: to_wait,
                 finished,
-                delivered,
+                end_states,
                 coordinators: BTreeMap::new(),
                 acknowledged: BTreeMap::new(),
                 metadata: None,
@@ -696,8 +697,8 @@ impl CheckpointCoordinator {
             let upto = committables.iter().filter(|(belongs_to, _)| *belongs_to <= id);
             state.operators.entry(*node).or_default().committables = upto.map(|(_, it)| it.clone()).collect();
         }
-        let PendingCheckpoint { acknowledged, finished, delivered, coordinators, .. } = &*pending;
-        let parts = Parts { tasks: acknowledged, finished, delivered, coordinators };
+        let PendingCheckpoint { acknowledged, finished, end_states, coordinators, .. } = &*pending;
+        let parts = Parts { tasks: acknowledged, finished, end_states, coordinators };
         let metadata = Arc::new(metadata::assemble(job, id, pending.triggered, pending.request.kind, &parts));
         pending.metadata = Some(Arc::clone(&metadata));
         let location = pending.options.location.clone();
@@ -790,8 +791,8 @@ impl CheckpointCoordinator {
             self.effects.push(Effect::NotifyComplete(id, attempts));
         }
         let mut committables = committables_of(&pending.acknowledged);
-        for ((_, node), delivered) in pending.delivered {
-            committables.entry(node).or_default().extend(delivered);
+        for ((_, node), state) in pending.end_states {
+            committables.entry(node).or_default().extend(state.committables);
         }
         let asker = match pending.request.occasion {
             Occasion::User(asker) => Some(asker),
@@ -896,7 +897,7 @@ impl CheckpointCoordinator {
                 tracing::warn!(
                     job = %self.job,
                     id,
-                    "what may be there of a checkpoint that was given up could not be deleted, which is tried again in \
+                    "what may be there of a checkpoint that was given up or passed over could not be deleted, which is tried again in \
                      {pause}; no task restarts before: {problem}"
                 );
                 self.revoke_again = Some(now.plus(REVOKE_PAUSE));

@@ -49,6 +49,7 @@ impl From<CheckpointStorageError> for StoreProblem {
     fn from(error: CheckpointStorageError) -> Self {
         match error {
             CheckpointStorageError::Io { .. } => Self::Unavailable(in_a_line(error)),
+            CheckpointStorageError::Version { .. } => Self::OtherVersion(in_a_line(error)),
             error => Self::Unusable(in_a_line(error)),
         }
     }

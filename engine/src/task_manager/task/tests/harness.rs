@@ -26,8 +26,8 @@ use crate::{
         stream_element::{BatchKind, CheckpointId, RecordBatch, WatermarkStatus},
     },
     connector::{
-        ConnectorError, ReaderContext, ReaderOutput, SinkWriter, SourceReader, SourceSplit, SplitAssignment,
-        SplitChange, SplitEnumerator, WriterContext,
+        Committable, ConnectorError, ReaderContext, ReaderOutput, SinkWriter, SourceReader, SourceSplit,
+        SplitAssignment, SplitChange, SplitEnumerator, WriterContext,
     },
     graph::{
         job_graph::{
@@ -456,7 +456,7 @@ impl Plugin for TestPlugin {
         });
         for restored in request.restore.key_groups {
             let restored = restored.expect("readable");
-            state.restore(restored.key_group, &restored.content, &restored.states).unwrap();
+            state.restore(restored.key_group, &restored.content, &restored.states, Timestamp::MIN).unwrap();
         }
         if request.restore.is_incremental {
             state.track_changes();
@@ -484,6 +484,13 @@ impl Plugin for TestPlugin {
 }
 
 impl TestSegment {
+    fn list_elements(&self) -> BTreeMap<usize, Vec<Vec<u8>>> {
+        let elements = |counts: &BTreeMap<Vec<u8>, u64>| {
+            counts.iter().map(|(row, count)| [&count.to_le_bytes()[..], row].concat()).collect()
+        };
+        self.counts.iter().map(|counts| (0, elements(counts))).collect()
+    }
+
     fn note(&self, call: Call) {
         let key = (self.context.nodes[0], self.context.subtask_index);
         self.plugin.calls.lock().unwrap().entry(key).or_default().push(call);
@@ -683,13 +690,13 @@ impl GuestSegment for TestSegment {
 
     fn snapshot(&mut self, checkpoint_id: CheckpointId, is_full: bool) -> Result<SegmentSnapshot, GuestError> {
         self.note(Call::Snapshot(checkpoint_id));
-        let mut lists = BTreeMap::new();
-        if let Some(counts) = &self.counts {
-            let elements = counts.iter().map(|(row, count)| [&count.to_le_bytes()[..], row].concat());
-            lists.insert(0, elements.collect());
-        }
+        let lists = self.list_elements();
         let keyed = self.context.is_keyed.then(|| self.state.snapshot(checkpoint_id, is_full));
         Ok(SegmentSnapshot { keyed, keyed_bytes: self.state.bytes(), lists })
+    }
+
+    fn lists(&self) -> BTreeMap<usize, Vec<Vec<u8>>> {
+        self.list_elements()
     }
 
     fn notify_checkpoint_complete(&mut self, checkpoint_id: CheckpointId) -> Result<(), GuestError> {

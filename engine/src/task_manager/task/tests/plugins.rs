@@ -95,8 +95,8 @@ fn run_to_end(plugin: &Arc<CompiledPlugin>, job_graph: JobGraph) -> Vec<TaskExec
     cluster.start_all(&job);
     let finished = cluster.until_finished();
     for (node, committer) in &mut committers {
-        let of_node = finished.iter().flat_map(|update| &update.committables).filter(|(id, _)| id == node);
-        let committables: Vec<Committable> = of_node.flat_map(|(_, committables)| committables.clone()).collect();
+        let of_node = finished.iter().flat_map(|update| &update.end_states).filter(|(id, _)| *id == node);
+        let committables: Vec<Committable> = of_node.flat_map(|(_, state)| state.committables.clone()).collect();
         committer.commit(committables).unwrap();
     }
     finished
