@@ -325,6 +325,38 @@ fn rows_of_a_savepoint_that_were_made_again_are_not_made_visible_from_elsewhere(
     assert_eq!(old.visible(), [(old.part("0-4"), "a\n".to_owned())].into());
 }
 
+#[test]
+fn a_start_that_is_refused_changes_nothing() {
+    let destination = Destination::new();
+    destination.committer().prepare().expect("new");
+    let mut writers = [destination.writer(0, 0), destination.writer(1, 0)];
+    writers.iter_mut().for_each(|writer| write(writer, "a"));
+    let savepoint: Vec<_> = writers.iter_mut().flat_map(|writer| prepare(writer, 3)).collect();
+    let mut committer = destination.committer();
+    committer.keep(3, &savepoint).expect("listed");
+    committer.abort().expect("free");
+    let lost = destination.hidden_parts().into_iter().find(|name| name.starts_with(".part-1-")).expect("written");
+    fs::remove_file(destination.path.join(lost)).expect("removable");
+    let before = destination.names();
+    let refused = destination.committer_of(JobId::random()).recover(destination.restored(3, savepoint));
+    let error = text_of(&refused.expect_err("a part is lost"));
+    assert!(error.contains("is missing, and so is part-1-3-"), "{error}");
+    assert_eq!(destination.names(), before);
+}
+
+/// As when the commit of a savepoint that stops the job fails behind the first part.
+#[test]
+fn a_job_that_begins_anew_takes_back_what_it_had_made_visible() {
+    let destination = Destination::new();
+    let mut committer = destination.committer();
+    committer.prepare().expect("new");
+    let mut writer = destination.writer(0, 0);
+    write(&mut writer, "a");
+    committer.commit(prepare(&mut writer, 1)).expect("committed");
+    committer.prepare().expect("its own");
+    assert_eq!(destination.visible_names(), [""; 0]);
+}
+
 fn output_of_savepoint(destination: &Destination) -> Vec<Committable> {
     let mut committer = destination.committer();
     committer.prepare().expect("new");

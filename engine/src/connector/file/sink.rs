@@ -513,6 +513,20 @@ impl FileCommitter {
         }
     }
 
+    /// Looks whether a part is hidden or visible, where it was written or here.
+    fn check_is_there(&self, directory: &Path, part: &Part, owner: Owner) -> Result<(), ConnectorError> {
+        let (hidden, visible_name) = (part.hidden.to_string(), part.visible_name(owner));
+        let is_in = |directory: &Path| directory.join(&hidden).exists() || directory.join(&visible_name).exists();
+        if self.was_committed(part) || is_in(directory) {
+            return Ok(());
+        }
+        let written = self.permissions.writable(Path::new(&part.directory))?;
+        if is_in(&written) {
+            return Ok(());
+        }
+        Err(ConnectorError::PartMissing { hidden: written.join(hidden), visible_name })
+    }
+
     /// True if the part was made visible and somebody took it away.
     fn was_committed(&self, part: &Part) -> bool {
         part.checkpoint().is_some_and(|id| id <= self.committed)
@@ -624,6 +638,10 @@ impl FileCommitter {
         unnamed: &[&String],
     ) -> Result<(), ConnectorError> {
         let checkpoint_id = restored.checkpoint_id;
+        if !restored.was_committed {
+            // Before anything is changed: from here, an older one may still be restored.
+            parts.iter().try_for_each(|part| self.check_is_there(directory, part, Owner::of(restored.job)))?;
+        }
         failpoint!("sink.recover.claimed").map_err(io_error("write to", directory))?;
         remove_files(directory, later, &format!("of checkpoints behind checkpoint {checkpoint_id}"))?;
         remove_files(directory, unnamed, &format!("that checkpoint {checkpoint_id} does not hold"))?;
