@@ -1,9 +1,13 @@
 //! Kills the engine at every failpoint and at random times, damages its checkpoints, and
 //! compares what the jobs wrote in the end with what one thread answers.
 //!
-//! `faults [--kills N] [--damages N] [--seed S] [--only WORKLOAD] [--keep]`, after `make build`.
+//! `faults [--kills N] [--damages N] [--sessions N] [--seed S] [--only WORKLOAD] [--keep]`, after `make build`.
 //! A job is a process `engine submit --job-id --state-dir` that is started again until it has
-//! FINISHED. All that is random comes from the seed, but for when a process is killed by the clock.
+//! FINISHED, or one of those that an `engine cluster` runs, see [`session`]; `--sessions` runs nothing
+//! but these. All that is random comes from the seed, but for when a process is killed by the clock.
+
+mod cluster;
+mod session;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,9 +20,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use engine::base::failpoint::{CATALOGUE, VARIABLE};
+use engine::{
+    base::{
+        failpoint::{CATALOGUE, VARIABLE},
+        stream_element::SnapshotLocation,
+    },
+    checkpoint::CheckpointStorage,
+};
 use engine_tests::{engine, nexmark, plugin};
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use session::run_sessions;
 
 const EVENTS: u64 = 300_000;
 const LINES: u64 = 40_000;
@@ -61,6 +72,8 @@ const STORAGE_FAULTS: [(&str, &[&str]); 20] = [
 /// The signal of a kill; every other one is that of a crash.
 const SIGKILL: i32 = 9;
 const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Sessions of each round.
+const SESSIONS_OF_ROUND: u64 = 12;
 
 /// A job and what it must write.
 struct Workload {
@@ -146,6 +159,14 @@ struct Tally {
     injected: u64,
     detected: u64,
     recoveries: Vec<Duration>,
+    sessions: u64,
+    clusters_killed: u64,
+    savepoints: u64,
+    /// Jobs that ended with a savepoint, upgrades included.
+    stops: u64,
+    upgrades: u64,
+    /// Jobs that went on with another parallelism than the one before.
+    rescaled: u64,
     problems: Vec<String>,
 }
 
@@ -155,6 +176,17 @@ struct Job<'a> {
     root: PathBuf,
     /// Ids of complete checkpoints that were seen.
     checkpoints: BTreeSet<u64>,
+}
+
+impl Tally {
+    /// Counts what a process said of its checkpoints.
+    fn count_checkpoints(&mut self, said: &str) {
+        self.completed += said.lines().filter(|line| line.contains(" checkpoint complete ")).count() as u64;
+        for (_, why) in said.lines().filter_map(|line| line.split_once(" checkpoint given up: ")) {
+            let reason = why.split(" job=").next().unwrap_or_default().split(':').next().unwrap_or_default();
+            *self.given_up.entry(reason.to_owned()).or_default() += 1;
+        }
+    }
 }
 
 fn pause(time: Duration) {
@@ -238,11 +270,7 @@ impl<'a> Job<'a> {
         let from = fs::metadata(self.log()).map_or(0, |log| usize::try_from(log.len()).unwrap_or(usize::MAX));
         let (end, recovered) = self.run_process(fault);
         let said = self.said(from);
-        tally.completed += said.lines().filter(|line| line.contains(" checkpoint complete ")).count() as u64;
-        for (_, why) in said.lines().filter_map(|line| line.split_once(" checkpoint given up: ")) {
-            let reason = why.split(" job=").next().unwrap_or_default().split(':').next().unwrap_or_default();
-            *tally.given_up.entry(reason.to_owned()).or_default() += 1;
-        }
+        tally.count_checkpoints(&said);
         let name = fault.and_then(Fault::failpoint).and_then(|text| text.split('=').next());
         let struck = name.is_some_and(|name| said.contains(&format!("failpoint {name}: ")));
         let is_planned = end != End::Killed || struck || !matches!(fault, Some(Fault::Failpoint(_)));
@@ -346,6 +374,23 @@ impl<'a> Job<'a> {
         rows
     }
 
+    /// Hidden files of the output that a savepoint names: they stay for a job that starts from it.
+    fn kept_for_savepoints(&self) -> BTreeSet<String> {
+        let mut kept = BTreeSet::new();
+        let (savepoints, output) = (self.root.join("savepoints"), self.output());
+        for name in names(&savepoints) {
+            let location = SnapshotLocation(savepoints.join(name).to_string_lossy().into_owned());
+            let Ok((_, metadata)) = CheckpointStorage::open_snapshot(&location) else { continue };
+            let prefix = format!(".savepoint-{}-", metadata.checkpoint_id);
+            for list in names(&output).into_iter().filter(|name| name.starts_with(&prefix)) {
+                let parts = fs::read_to_string(output.join(&list)).unwrap_or_default();
+                kept.extend(parts.lines().map(str::to_owned));
+                kept.insert(list);
+            }
+        }
+        kept
+    }
+
     /// Compares the output of a job that has FINISHED.
     fn check(&self, tally: &mut Tally) {
         let rows = self.rows();
@@ -364,8 +409,8 @@ impl<'a> Job<'a> {
                 reordered += u64::from(before.is_some_and(|before| number < before));
             }
         }
-        let left = fs::read_dir(self.output()).into_iter().flatten().flatten();
-        let hidden = left.filter(|entry| entry.file_name().to_string_lossy().starts_with('.')).count();
+        let kept = self.kept_for_savepoints();
+        let hidden = names(&self.output()).iter().filter(|name| name.starts_with('.') && !kept.contains(*name)).count();
         if 0 < lost + duplicated + reordered || 0 < hidden {
             let text =
                 format!("{lost} lost, {duplicated} duplicated, {reordered} reordered, {hidden} hidden files left");
@@ -407,6 +452,14 @@ impl<'a> Job<'a> {
         files.push(directory.join(format!("chk-{id}/_metadata")));
         files
     }
+}
+
+/// Names of what is in a directory, sorted.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
 }
 
 fn damage(path: &Path, damage: Damage, random: &mut StdRng) {
@@ -477,13 +530,15 @@ fn workloads(root: &Path) -> Vec<Workload> {
 struct Options {
     kills: u64,
     damages: u64,
+    /// Nothing but so many sessions.
+    sessions: Option<u64>,
     seed: u64,
     only: Option<String>,
     keep: bool,
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { kills: 1000, damages: 60, seed: 1, only: None, keep: false };
+    let mut options = Options { kills: 1000, damages: 60, sessions: None, seed: 1, only: None, keep: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(option) = arguments.next() {
         if option == "--keep" {
@@ -496,9 +551,13 @@ fn options() -> Result<Options, String> {
         match option.as_str() {
             "--kills" => options.kills = number()?,
             "--damages" => options.damages = number()?,
+            "--sessions" => options.sessions = Some(number()?),
             "--seed" => options.seed = number()?,
             "--only" => options.only = Some(value),
-            _ => return Err(format!("there is no option {option}: use --kills, --damages, --seed, --only, --keep")),
+            _ => {
+                let known = "--kills, --damages, --sessions, --seed, --only, --keep";
+                return Err(format!("there is no option {option}: use {known}"));
+            }
         }
     }
     Ok(options)
@@ -518,37 +577,9 @@ fn main() -> ExitCode {
     workloads.retain(|workload| options.only.as_deref().is_none_or(|only| workload.name == only));
     let mut random = StdRng::seed_from_u64(options.seed);
     let mut tally = Tally::default();
-    let mut lasts = Vec::new();
-    for workload in &workloads {
-        let (mut job, began) = (Job::new(workload, &path, &mut random), Instant::now());
-        let end = job.run_to_the_end(&[], &mut tally);
-        lasts.push(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).max(2));
-        println!(
-            "{}: undisturbed {end:?} in {:?}, {} checkpoints",
-            workload.name,
-            began.elapsed(),
-            job.checkpoints.len()
-        );
-        job.close(end, &mut tally, options.keep);
-    }
-    let mut round = 0_u64;
-    while tally.kills < options.kills && tally.problems.len() < 20 {
-        kill_at_failpoints(&workloads, round, &path, &mut random, &mut tally, &options);
-        kill_by_the_clock(&workloads, &lasts, &path, &mut random, &mut tally, &options);
-        round += 1;
-        println!("after round {round}: {} kills, {} problems", tally.kills, tally.problems.len());
-        if round == 100 {
-            break;
-        }
-    }
-    fail_storage(&workloads, &path, &mut random, &mut tally, &options);
-    println!("after errors and delays of storage: {} problems", tally.problems.len());
-    // A job may end before it could be damaged.
-    for number in 0..4 * options.damages {
-        if options.damages <= tally.injected + tally.metadata_removed {
-            break;
-        }
-        damage_checkpoints(&workloads, number, &path, &mut random, &mut tally, &options);
+    match options.sessions {
+        Some(count) => run_sessions(&workloads, count, &path, &mut random, &mut tally, &options),
+        None => run_all(&workloads, &path, &mut random, &mut tally, &options),
     }
     println!("{tally}");
     let never: Vec<_> =
@@ -563,6 +594,43 @@ fn main() -> ExitCode {
     }
     println!("{} problems; all is kept in {}", tally.problems.len(), root.keep().display());
     ExitCode::FAILURE
+}
+
+/// Kills at each failpoint, by the clock and in sessions until the kills are enough, then damages storage.
+fn run_all(workloads: &[Workload], root: &Path, random: &mut StdRng, tally: &mut Tally, options: &Options) {
+    let mut lasts = Vec::new();
+    for workload in workloads {
+        let (mut job, began) = (Job::new(workload, root, random), Instant::now());
+        let end = job.run_to_the_end(&[], tally);
+        lasts.push(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).max(2));
+        println!(
+            "{}: undisturbed {end:?} in {:?}, {} checkpoints",
+            workload.name,
+            began.elapsed(),
+            job.checkpoints.len()
+        );
+        job.close(end, tally, options.keep);
+    }
+    let mut round = 0_u64;
+    while tally.kills < options.kills && tally.problems.len() < 20 {
+        kill_at_failpoints(workloads, round, root, random, tally, options);
+        kill_by_the_clock(workloads, &lasts, root, random, tally, options);
+        run_sessions(workloads, SESSIONS_OF_ROUND, root, random, tally, options);
+        round += 1;
+        println!("after round {round}: {} kills, {} problems", tally.kills, tally.problems.len());
+        if round == 100 {
+            break;
+        }
+    }
+    fail_storage(workloads, root, random, tally, options);
+    println!("after errors and delays of storage: {} problems", tally.problems.len());
+    // A job may end before it could be damaged.
+    for number in 0..4 * options.damages {
+        if options.damages <= tally.injected + tally.metadata_removed {
+            break;
+        }
+        damage_checkpoints(workloads, number, root, random, tally, options);
+    }
 }
 
 /// Each failpoint in turn, with one job each and up to three processes that meet it.
@@ -709,6 +777,12 @@ impl fmt::Display for Tally {
             ("files damaged", self.injected.to_string()),
             ("of them detected", self.detected.to_string()),
             ("checkpoints that lost their metadata, passed over", self.metadata_removed.to_string()),
+            ("sessions with a cluster, each counted as a job", self.sessions.to_string()),
+            ("kills of clusters", self.clusters_killed.to_string()),
+            ("savepoints taken", self.savepoints.to_string()),
+            ("stops with savepoint, those of upgrades included", self.stops.to_string()),
+            ("upgrades", self.upgrades.to_string()),
+            ("jobs that went on with another parallelism", self.rescaled.to_string()),
             ("process start to next checkpoint, p50", at(0.5)),
             ("p99", at(0.99)),
             ("longest", at(1.0)),
