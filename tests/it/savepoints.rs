@@ -17,6 +17,14 @@ use crate::{
     exactly_once::Scene,
 };
 
+/// Cancels a job, until its output is free.
+fn cancel(cluster: &Cluster, job: &str, output: &Path) {
+    let canceled = run(&["cancel", "-m", &cluster.url, job]);
+    assert!(canceled.status.success(), "{}", describe(&canceled));
+    cluster.await_state(job, "CANCELED");
+    await_that("the claim is gone", || !names(output).iter().any(|name| name.starts_with(".job-")));
+}
+
 /// `engine stop` and `engine savepoint`, and what becomes of the output directory.
 #[test]
 fn savepoints_can_be_started_from_whatever_becomes_of_the_output() {
@@ -50,10 +58,7 @@ fn savepoints_can_be_started_from_whatever_becomes_of_the_output() {
     let taken = run(&["savepoint", "-m", &cluster.url, &job, text(&savepoints)]);
     assert!(taken.status.success(), "{}", describe(&taken));
     let path = String::from_utf8_lossy(&taken.stdout).trim().to_owned();
-    let canceled = run(&["cancel", "-m", &cluster.url, &job]);
-    assert!(canceled.status.success(), "{}", describe(&canceled));
-    cluster.await_state(&job, "CANCELED");
-    await_that("the claim is gone", || !names(&output).iter().any(|name| name.starts_with(".job-")));
+    cancel(&cluster, &job, &output);
     let job = cluster.submit(&["-p", "2", "--from-savepoint", &path], "nexmark", &fast);
     cluster.await_state(&job, "FINISHED");
     await_that("only rows are left", || names(&output).iter().all(|name| name.starts_with("part-")));
@@ -86,10 +91,7 @@ fn a_source_of_a_plugin_that_ended_in_one_subtask_does_not_begin_anew() {
     let taken = run(&["savepoint", "-m", &cluster.url, &job, text(&path("savepoints"))]);
     assert!(taken.status.success(), "{}", describe(&taken));
     let savepoint = String::from_utf8_lossy(&taken.stdout).trim().to_owned();
-    let canceled = run(&["cancel", "-m", &cluster.url, &job]);
-    assert!(canceled.status.success(), "{}", describe(&canceled));
-    cluster.await_state(&job, "CANCELED");
-    await_that("the claim is gone", || !names(&output).iter().any(|name| name.starts_with(".job-")));
+    cancel(&cluster, &job, &output);
     let job = submit(&cluster, &["--from-savepoint", &savepoint], &output);
     cluster.await_state(&job, "FINISHED");
     assert!(sorted_rows(&output) == expected, "the rows differ behind a savepoint");

@@ -218,14 +218,10 @@ impl Takeover {
         say(&is_stopped);
         *interruption.state() = is_stopped;
         let successor = JobId::random();
-        let mut was_taken = false;
-        let failure = if interruption.is_asked() {
-            Failure::Interrupted
-        } else {
-            match self.start_and_watch(successor, &savepoint, &command, interruption, &mut was_taken) {
-                Ok(()) => return Ok(Outcome { job: successor, savepoint, failure: None, command }),
-                Err(failure) => failure,
-            }
+        let started = self.start_new(successor, &savepoint, &command, interruption);
+        let was_taken = started.is_ok();
+        let Err(failure) = started.and_then(|()| watch(&self.rest, successor, interruption)) else {
+            return Ok(Outcome { job: successor, savepoint, failure: None, command });
         };
         self.go_back(successor, was_taken, savepoint, failure, command, interruption)
     }
@@ -247,14 +243,17 @@ impl Takeover {
         })
     }
 
-    fn start_and_watch(
+    /// Submits the new version, unless the user has given up before.
+    fn start_new(
         &self,
         successor: JobId,
         savepoint: &str,
         command: &str,
         interruption: &Interruption,
-        was_taken: &mut bool,
     ) -> Result<(), Failure> {
+        if interruption.is_asked() {
+            return Err(Failure::Interrupted);
+        }
         *interruption.state() = format!(
             "job {} was stopped, and the new version may have been submitted as job {successor}: unless that is listed, \
              the old version is started again by: {command}",
@@ -262,14 +261,13 @@ impl Takeover {
         );
         let started = self.new.start(successor, &self.rest, savepoint, self.allow_non_restored_state);
         started.map_err(Failure::New)?;
-        *was_taken = true;
         say(&format!("the new version was submitted with JobID {successor}"));
         *interruption.state() = format!(
             "the new version goes on as job {successor}, in place of job {}; as long as it has completed no checkpoint, \
              it can be cancelled and the old version started by: {command}",
             self.job
         );
-        watch(&self.rest, successor, interruption)
+        Ok(())
     }
 
     /// Ends the new version, unless it has taken over meanwhile, and starts the old one.

@@ -616,7 +616,6 @@ impl Services {
     }
 }
 
-/// Notes why the cluster cannot go on; the first reason counts.
 /// Removes the files of state on disk.
 fn remove_state(path: &Path) -> Result<(), StorageError> {
     match fs::remove_dir_all(path) {
@@ -627,6 +626,7 @@ fn remove_state(path: &Path) -> Result<(), StorageError> {
     }
 }
 
+/// Notes why the cluster cannot go on; the first reason counts.
 fn fail(state: &watch::Sender<ClusterState>, problem: String) {
     tracing::error!(problem, "the cluster cannot go on");
     state.send_if_modified(|state| {

@@ -32,6 +32,11 @@ impl Destination {
         Self { _directory: directory, path: root.join("out"), permissions: Arc::new(permissions), job: JobId::random() }
     }
 
+    fn may_also_write_into(&mut self, other: &Self) {
+        let write = self.permissions.write.iter().chain(&other.permissions.write).cloned().collect();
+        self.permissions = Arc::new(Permissions { write, ..Permissions::default() });
+    }
+
     fn committer_of(&self, job: JobId) -> Box<dyn SinkCommitter> {
         let sink = spec("file", &[("path", self.path.to_str().expect("UTF-8"))]);
         create_committer(&sink, job, Arc::clone(&self.permissions)).expect("granted")
@@ -287,8 +292,7 @@ fn a_savepoint_that_goes_on_elsewhere_commits_where_it_was_taken() {
     // It may not write there.
     let error = new.committer().recover(old.restored(1, savepoint.clone())).expect_err("not granted").to_string();
     assert!(error.contains("--allow-write"), "{error}");
-    let write = new.permissions.write.iter().chain(&old.permissions.write).cloned().collect();
-    new.permissions = Arc::new(Permissions { write, ..Permissions::default() });
+    new.may_also_write_into(&old);
     // The old job goes on, and makes its rows visible itself.
     new.committer().recover(old.restored(1, savepoint.clone())).expect("granted");
     assert_eq!((old.hidden_parts().len(), old.visible_names().len()), (1, 0));
@@ -318,8 +322,7 @@ fn rows_of_a_savepoint_that_were_made_again_are_not_made_visible_from_elsewhere(
     committer.commit(prepare(&mut writer, 4)).expect("committed");
     committer.abort().expect("free");
     let mut new = Destination::new();
-    let write = new.permissions.write.iter().chain(&old.permissions.write).cloned().collect();
-    new.permissions = Arc::new(Permissions { write, ..Permissions::default() });
+    new.may_also_write_into(&old);
     let error = text_of(&new.committer().recover(old.restored(3, savepoint)).expect_err("they are there"));
     assert!(error.contains(&old.part("0-4")) && error.contains("start from a later savepoint"), "{error}");
     assert_eq!(old.visible(), [(old.part("0-4"), "a\n".to_owned())].into());

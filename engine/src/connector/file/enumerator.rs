@@ -153,8 +153,8 @@ impl FileEnumerator {
         }
         let watched = self.options.watch_interval.is_some();
         if watched && state.known.is_empty() && 0 < state.next_number {
-            let problem = "was not set when the checkpoint was taken, which does not say which files were read; leave it out, or \
-                           give the source another uid to begin anew";
+            let problem = "was not set when the checkpoint was taken, which does not say which files were read; leave \
+                           it out, or give the source another uid to begin anew";
             return Err(ConnectorError::Option {
                 connector: "file source".to_owned(),
                 option: "watch".to_owned(),

@@ -4,9 +4,9 @@
 //! checkpoint the file is closed and made durable, and the next row begins another one. When
 //! the checkpoint is complete, the committer renames it to `part-SUBTASK-CHECKPOINT-OWNER`. Without
 //! checkpoints there is one file, renamed to `part-SUBTASK-ATTEMPT-OWNER-end` when the job has finished.
-//! A subtask that got no rows has no part file. OWNER is eight digits that stand for the job whose rows they are (see [`Owner`]):
-//! a job that goes on from the savepoint of another finds that one's parts in the directory, and
-//! neither takes a file of the same number for its own nor removes it.
+//! A subtask that got no rows has no part file. OWNER is eight digits that stand for the job whose
+//! rows they are (see [`Owner`]): a job that goes on from the savepoint of another finds that one's
+//! parts in the directory, and neither takes a file of the same number for its own nor removes it.
 //!
 //! A directory is claimed for a job by a hidden file `.job-ID`, so that two jobs do not write
 //! into it, and a job that was killed finds it again. The claim holds the number of the last
@@ -485,15 +485,21 @@ impl FileCommitter {
         remove_file(&directory.join(&self.claim_name))
     }
 
+    /// Where a part of a job is as long as it is hidden, and once it is visible.
+    fn paths(&self, directory: &Path, part: &Part, owner: Owner) -> Result<(PathBuf, PathBuf), ConnectorError> {
+        let in_directory =
+            |directory: &Path| (directory.join(part.hidden.to_string()), directory.join(part.visible_name(owner)));
+        let (hidden, visible) = in_directory(directory);
+        if Path::new(&part.directory) == directory || hidden.exists() || visible.exists() {
+            return Ok((hidden, visible));
+        }
+        // A savepoint that is restored may bring parts of a job that wrote elsewhere.
+        Ok(in_directory(&self.permissions.writable(Path::new(&part.directory))?))
+    }
+
     /// Makes a part of a job visible, unless it is. Returns where it was expected if it is nowhere.
     fn commit_part(&self, directory: &Path, part: Part, owner: Owner) -> Result<Option<PathBuf>, ConnectorError> {
-        let (hidden_name, visible_name) = (part.hidden.to_string(), part.visible_name(owner));
-        let (mut hidden, mut visible) = (directory.join(&hidden_name), directory.join(&visible_name));
-        // A savepoint that is restored may bring parts of a job that wrote elsewhere.
-        if Path::new(&part.directory) != directory && !hidden.exists() && !visible.exists() {
-            let other = self.permissions.writable(Path::new(&part.directory))?;
-            (hidden, visible) = (other.join(&hidden_name), other.join(&visible_name));
-        }
+        let (hidden, visible) = self.paths(directory, &part, owner)?;
         match fs::metadata(&hidden) {
             Ok(metadata) if metadata.len() == part.bytes => {
                 failpoint!("sink.commit.rename").map_err(io_error("make visible", &hidden))?;
@@ -513,18 +519,13 @@ impl FileCommitter {
         }
     }
 
-    /// Looks whether a part is hidden or visible, where it was written or here.
+    /// Looks whether a part is hidden or visible, or was.
     fn check_is_there(&self, directory: &Path, part: &Part, owner: Owner) -> Result<(), ConnectorError> {
-        let (hidden, visible_name) = (part.hidden.to_string(), part.visible_name(owner));
-        let is_in = |directory: &Path| directory.join(&hidden).exists() || directory.join(&visible_name).exists();
-        if self.was_committed(part) || is_in(directory) {
+        let (hidden, visible) = self.paths(directory, part, owner)?;
+        if hidden.exists() || visible.exists() || self.was_committed(part) {
             return Ok(());
         }
-        let written = self.permissions.writable(Path::new(&part.directory))?;
-        if is_in(&written) {
-            return Ok(());
-        }
-        Err(ConnectorError::PartMissing { hidden: written.join(hidden), visible_name })
+        Err(ConnectorError::PartMissing { hidden, visible_name: part.visible_name(owner) })
     }
 
     /// True if the part was made visible and somebody took it away.
@@ -593,39 +594,40 @@ impl FileCommitter {
             let other = Path::new(&part.directory);
             let hidden = other.join(part.hidden.to_string());
             // What is not granted is refused when it is to be made visible.
-            if other == directory || self.permissions.writable(other).is_err() || !hidden.exists() {
-                left.push(part);
-                continue;
+            let is_elsewhere = other != directory && self.permissions.writable(other).is_ok() && hidden.exists();
+            if is_elsewhere && !in_use.contains_key(&part.directory) {
+                in_use.insert(part.directory.clone(), self.is_in_use(other, &hidden, restored)?);
             }
-            let is_in_use = match in_use.get(&part.directory) {
-                Some(is_in_use) => *is_in_use,
-                None => {
-                    let claim = names(other)?.into_iter().find(|path| is_claim(path));
-                    let made_again = self.contents(other)?;
-                    let made_again = made_again.later(Owner::of(restored.job), restored.checkpoint_id);
-                    match (&claim, made_again.first()) {
-                        (Some(claim), _) => tracing::info!(
-                            "rows of the savepoint in {} are left to the job that writes there, as {} says",
-                            other.display(),
-                            claim.display()
-                        ),
-                        (None, Some(again)) => {
-                            let problem = format!(
-                                "the job of the savepoint went on behind it, {again} among others has its rows: start \
-                                 from a later savepoint, or move what came later out of that directory"
-                            );
-                            return Err(io_error("make visible", &hidden)(io::Error::other(problem)));
-                        }
-                        (None, None) => {}
-                    }
-                    *in_use.entry(part.directory.clone()).or_insert(claim.is_some())
-                }
-            };
-            if !is_in_use {
+            if !is_elsewhere || !in_use[&part.directory] {
                 left.push(part);
             }
         }
         Ok(left)
+    }
+
+    /// True if a job is writing into another directory, in which a savepoint has `hidden` and other parts.
+    ///
+    /// # Errors
+    /// Returns an error if the job of the savepoint has made their rows again.
+    fn is_in_use(&self, other: &Path, hidden: &Path, restored: &RestoredOutput) -> Result<bool, ConnectorError> {
+        if let Some(claim) = names(other)?.iter().find(|path| is_claim(path)) {
+            tracing::info!(
+                "rows of the savepoint in {} are left to the job that writes there, as {} says",
+                other.display(),
+                claim.display()
+            );
+            return Ok(true);
+        }
+        match self.contents(other)?.later(Owner::of(restored.job), restored.checkpoint_id).first() {
+            None => Ok(false),
+            Some(again) => {
+                let problem = format!(
+                    "the job of the savepoint went on behind it, {again} among others has its rows: start from a later \
+                     savepoint, or move what came later out of that directory"
+                );
+                Err(io_error("make visible", hidden)(io::Error::other(problem)))
+            }
+        }
     }
 
     /// Removes what does not belong to a checkpoint, and makes visible what does.

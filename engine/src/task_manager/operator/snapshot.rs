@@ -497,12 +497,12 @@ impl OperatorChain {
         if !node.state.lists.iter().any(|list| outlives(&list)) {
             return Ok(());
         }
-        // Otherwise the last checkpoint has asked for them behind the end of the input.
-        let asked = if self.checkpoints.has_final_checkpoint {
-            Ok(())
-        } else {
-            segment.snapshot(NO_CHECKPOINT, true).map(drop)
-        };
+        // With a final checkpoint that one has asked for them behind the end of the input.
+        if !self.checkpoints.has_final_checkpoint
+            && let Err(error) = segment.snapshot(NO_CHECKPOINT, true)
+        {
+            return Err(self.guest_failed(error, None));
+        }
         let mut lists = segment.lists();
         for list in node.state.lists.iter().filter(outlives) {
             let elements = lists.remove(&list.place).unwrap_or_default();
@@ -511,7 +511,7 @@ impl OperatorChain {
             state.lists.push(kept);
             state.watermark = Some(Timestamp::MAX.0);
         }
-        asked.map_err(|error| self.guest_failed(error, None))
+        Ok(())
     }
 
     /// A checkpoint that was taken is complete: its sinks' output is visible, or will be.
